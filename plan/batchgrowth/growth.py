@@ -16,24 +16,20 @@ from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any
 
+from batchgrowth.learning_rate import NUM_NOISE, Gain
 from batchgrowth.looks import LARGEST_BATCH, NOT_TIMED, Look, Looks, MeasuredRule, Signals, Timing, Timings
 from batchgrowth.plan import MOST_DECISIONS, BatchDecision, Plan, Step, make_plan
 from batchgrowth.position import Position
-from batchgrowth.spec import JobSpec, LearningRate
+from batchgrowth.spec import JobSpec
 
 __all__ = ["BatchDecision", "Course", "Measured"]
 
 _NUM_SUMS = 6  # examples, loss, squared norms of batches; examples, |G|² and trace of updates with two shards or more
-_NUM_NOISE = 3  # the last three of these, which are all that a gain needs
 _START = slice(0, _NUM_SUMS)
 _FIRST = slice(_NUM_SUMS, 2 * _NUM_SUMS)
 _WINDOW = slice(2 * _NUM_SUMS, 3 * _NUM_SUMS)
 _KEPT = slice(3 * _NUM_SUMS, 4 * _NUM_SUMS)
 _NUM_TIMINGS = len(astuple(Timings()))
-
-_GAIN_WINDOW = slice(0, _NUM_NOISE)
-_GAIN_KEPT = slice(_NUM_NOISE, 2 * _NUM_NOISE)
-"""Parts of the gain's memory, counted from its own beginning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +149,7 @@ class Course:
         Raises ValueError if the rule changes the length of its own memory.
         """
         added = measured.sums()
-        gained = self._gain.after(step.after, added[-_NUM_NOISE:], memory[self._gain_begins :])
+        gained = self._gain.after(step.after, added[-NUM_NOISE:], memory[self._gain_begins :])
         if not self.is_measured:
             return self, None, gained
         remembered = [*memory[: self._gain_begins], *gained]
@@ -263,48 +259,3 @@ def _signals(sums: Sequence[float]) -> Signals:
         square=square / measured if measured else 0.0,
         trace=trace / measured if measured else 0.0,
     )
-
-
-class Gain:
-    """The gain of a learning-rate rule that follows what training measures, beside a growth of any kind.
-
-    `memory` counts the numbers that it remembers; 0 if no gain is measured.
-    """
-
-    def __init__(self, rate: LearningRate, initial: int) -> None:
-        """Take the first batch size, which gains nothing."""
-        self._function = rate.entry.gain
-        self._windows = rate.settings
-        self._initial = initial
-        self._smoothing = 0.0
-        self.memory = 0
-        if self._function is not None:
-            self._smoothing = float(self._windows.smoothing)
-            self.memory = 2 * _NUM_NOISE
-
-    def at(self, batch_size: int, memory: Sequence[float]) -> float:
-        """Return the factor of the learning rate for a batch of that size; 1 before the first look, or without a rule
-        that measures.
-        """
-        if self._function is None or not memory[_GAIN_KEPT.start]:
-            return 1.0
-        examples, square, trace = memory[_GAIN_KEPT]
-        signals = Signals(loss=0.0, batch_square=0.0, square=square / examples, trace=trace / examples)
-        return float(self._function(signals, self._initial, batch_size))
-
-    def is_due(self, position: Position) -> bool:
-        """Return True if a look is due at this position."""
-        return self._function is not None and bool(self._windows.is_due(position))
-
-    def after(self, position: Position, noise: Sequence[float], memory: Sequence[float]) -> list[float]:
-        """Return the memory after the update that led to `position`.
-
-        `noise` are the update's sums, which are 0 if it had a single shard.
-        """
-        if self._function is None:
-            return []
-        window = [a + b for a, b in zip(memory[_GAIN_WINDOW], noise, strict=True)]
-        if not (window[0] and self.is_due(position)):
-            return [*window, *memory[_GAIN_KEPT]]
-        kept = [self._smoothing * a + b for a, b in zip(memory[_GAIN_KEPT], window, strict=True)]
-        return [*[0.0] * _NUM_NOISE, *kept]

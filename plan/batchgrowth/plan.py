@@ -16,10 +16,11 @@ from batchgrowth.choices.growth_declared import MilestonesRule
 from batchgrowth.choices.learning_rate_schedules import ConstantSchedule
 from batchgrowth.errors import Fault, PlanError
 from batchgrowth.extend import GrowthRule, ScheduleRule
+from batchgrowth.learning_rate import rate_by_rule, schedule_of, warmed_up
 from batchgrowth.looks import Looks, Windows
 from batchgrowth.position import Epochs, Position
 from batchgrowth.shards import shard_count
-from batchgrowth.spec import JobSpec, LearningRate, Schedule, Warmup
+from batchgrowth.spec import JobSpec, Warmup
 
 MOST_STAGES = 1000
 """The most stages of a plan, which is stored in a Kubernetes object of bounded size."""
@@ -202,14 +203,6 @@ class Plan:
         }
 
 
-def warmed_up(warmup: Warmup | None, update: int, learning_rate: float) -> float:
-    """Return the learning rate of update number `update`, counted from 0, during or after the warm-up."""
-    if warmup is None or update >= warmup.updates - 1:
-        return learning_rate
-    start = float(warmup.initial)
-    return start + (learning_rate - start) * ((update + 1) / warmup.updates)
-
-
 # A round is the updates between two exchanges. After each round all logical replicas have the same weights, so workers
 # may join or leave there.
 
@@ -277,13 +270,6 @@ def make_plan(spec: JobSpec, decisions: Sequence[BatchDecision] = ()) -> Plan:
     return plan
 
 
-def schedule_of(rate: LearningRate, epochs: int) -> ScheduleRule:
-    """Return the schedule of a job of `epochs`."""
-    chosen = rate.schedule or Schedule()
-    schedule: ScheduleRule = chosen.entry.load()(chosen.settings, epochs)
-    return schedule
-
-
 def _stages(spec: JobSpec, rule: GrowthRule, schedule: ScheduleRule) -> Iterator[Stage]:
     """Yield the stages: the rule says which batch size is wanted at a position, and how long that answer holds."""
     examples = spec.workload.examples
@@ -324,16 +310,6 @@ def _stages(spec: JobSpec, rule: GrowthRule, schedule: ScheduleRule) -> Iterator
         )
         index += 1
         start = end
-
-
-def rate_by_rule(rate: LearningRate, initial: int, wanted: int, used: int) -> Fraction:
-    """Return the learning rate of a batch of `used` examples when `wanted` were wanted and `initial` at the start.
-
-    `Plan.learning_rate_at` brings in the schedule and the warm-up, and `Course.learning_rate` the gain of AdaScale.
-    The result is exact if it is rational, else far more precise than a float.
-    """
-    result: Fraction = rate.entry.load()(Fraction(rate.initial), initial, wanted, used)
-    return result
 
 
 def _check(plan: Plan, spec: JobSpec) -> None:

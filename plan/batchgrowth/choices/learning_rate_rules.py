@@ -1,7 +1,6 @@
 """Rules by which the learning rate follows the batch, one entry each.
 
-The learning rate of an update is the rule's, times the schedule's factor, eased in by the warm-up
-(`Plan.learning_rate_at` in plan.py), times what the batch gains by AdaScale (`Course.learning_rate` in growth.py).
+What else the learning rate of an update depends on is in batchgrowth/learning_rate.py.
 """
 
 from fractions import Fraction

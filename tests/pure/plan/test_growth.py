@@ -10,7 +10,7 @@ from batchgrowth.choices import GROWTH, LEARNING_RATES
 from batchgrowth.choices.growth_declared import ConstantRule, GeometricRule, LinearRule, MilestonesRule
 from batchgrowth.choices.learning_rate_schedules import ConstantSchedule, CosineSchedule
 from batchgrowth.extend import GrowthRule, Until
-from batchgrowth.plan import rate_by_rule, warmed_up
+from batchgrowth.learning_rate import rate_by_rule, warmed_up
 from batchgrowth.position import Position
 from batchgrowth.spec import Batch, LearningRate, Warmup, Workers
 from hypothesis import given

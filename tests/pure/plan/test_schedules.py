@@ -17,7 +17,7 @@ from batchgrowth.choices.learning_rate_schedules import half_wave
 from batchgrowth.cli import plan_table, plan_totals
 from batchgrowth.extend import ScheduleRule, power, square_root
 from batchgrowth.growth import Course
-from batchgrowth.plan import schedule_of
+from batchgrowth.learning_rate import schedule_of
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console

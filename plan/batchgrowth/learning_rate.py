@@ -1,0 +1,88 @@
+"""The learning rate of an update: the rule's, times the schedule's factor, through the warm-up, times AdaScale's gain.
+
+`Plan.learning_rate_at` in plan.py brings the first three together, and `Course.learning_rate` in growth.py the gain,
+since a training measures it.
+"""
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from batchgrowth.extend import ScheduleRule
+from batchgrowth.looks import Signals
+from batchgrowth.position import Position
+from batchgrowth.spec import LearningRate, Schedule, Warmup
+
+NUM_NOISE = 3
+"""The sums of an update that a gain needs: examples, |G|² and trace of the noise."""
+_WINDOW = slice(0, NUM_NOISE)
+_KEPT = slice(NUM_NOISE, 2 * NUM_NOISE)
+"""Parts of the gain's memory, counted from its own beginning."""
+
+
+def rate_by_rule(rate: LearningRate, initial: int, wanted: int, used: int) -> Fraction:
+    """Return the learning rate of a batch of `used` examples when `wanted` were wanted and `initial` at the start.
+
+    The result is exact if it is rational, else far more precise than a float.
+    """
+    result: Fraction = rate.entry.load()(Fraction(rate.initial), initial, wanted, used)
+    return result
+
+
+def schedule_of(rate: LearningRate, epochs: int) -> ScheduleRule:
+    """Return the schedule of a job of `epochs`."""
+    chosen = rate.schedule or Schedule()
+    schedule: ScheduleRule = chosen.entry.load()(chosen.settings, epochs)
+    return schedule
+
+
+def warmed_up(warmup: Warmup | None, update: int, learning_rate: float) -> float:
+    """Return the learning rate of update number `update`, counted from 0, during or after the warm-up."""
+    if warmup is None or update >= warmup.updates - 1:
+        return learning_rate
+    start = float(warmup.initial)
+    return start + (learning_rate - start) * ((update + 1) / warmup.updates)
+
+
+class Gain:
+    """The gain of a learning-rate rule that follows what training measures, beside a growth of any kind.
+
+    `memory` counts the numbers that it remembers; 0 if no gain is measured.
+    """
+
+    def __init__(self, rate: LearningRate, initial: int) -> None:
+        """Take the first batch size, which gains nothing."""
+        self._function = rate.entry.gain
+        self._windows = rate.settings
+        self._initial = initial
+        self._smoothing = 0.0
+        self.memory = 0
+        if self._function is not None:
+            self._smoothing = float(self._windows.smoothing)
+            self.memory = 2 * NUM_NOISE
+
+    def at(self, batch_size: int, memory: Sequence[float]) -> float:
+        """Return the factor of the learning rate for a batch of that size; 1 before the first look, or without a rule
+        that measures.
+        """
+        if self._function is None or not memory[_KEPT.start]:
+            return 1.0
+        examples, square, trace = memory[_KEPT]
+        signals = Signals(loss=0.0, batch_square=0.0, square=square / examples, trace=trace / examples)
+        return float(self._function(signals, self._initial, batch_size))
+
+    def is_due(self, position: Position) -> bool:
+        """Return True if a look is due at this position."""
+        return self._function is not None and bool(self._windows.is_due(position))
+
+    def after(self, position: Position, noise: Sequence[float], memory: Sequence[float]) -> list[float]:
+        """Return the memory after the update that led to `position`.
+
+        `noise` are the update's sums, which are 0 if it had a single shard.
+        """
+        if self._function is None:
+            return []
+        window = [a + b for a, b in zip(memory[_WINDOW], noise, strict=True)]
+        if not (window[0] and self.is_due(position)):
+            return [*window, *memory[_KEPT]]
+        kept = [self._smoothing * a + b for a, b in zip(memory[_KEPT], window, strict=True)]
+        return [*[0.0] * NUM_NOISE, *kept]
