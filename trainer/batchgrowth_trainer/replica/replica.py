@@ -96,9 +96,10 @@ class Part:
 class Replica:
     """Parameters, buffers, optimizer state and data of one process.
 
-    `position` is that of the next update; everything else follows from (spec, position). `arithmetic` is that of the
-    job's first shard, once it is computed. `is_whole` is false from the moment at which a step begins to move the state
-    until the position follows: if that fails, the state is of no update, and only other states may be gone on from.
+    `position` is that of the next update; everything else follows from (spec, position). `arithmetic` says how
+    this process computed the job's first shard, once it has. `is_whole` is false from the moment at which a step begins
+    to move the state until the position follows. If a step fails in between, the state belongs to no update, and
+    training may only go on from another state.
     """
 
     def __init__(self, spec: JobSpec, workload: Workload, device: torch.device) -> None:
@@ -201,7 +202,11 @@ class Replica:
             return [tree_sum(lo, hi, compute, self.add) for lo, hi in nodes]
 
     def _shard(self, step: Step, shard: int, start: Start, ahead: Ahead, follow: Follow | None) -> Partial:
-        """Return the sum of one shard: read its examples, call the model, differentiate, and fill its row."""
+        """Return the sum of one shard: read its examples, compute their losses, differentiate, and fill its row.
+
+        Raises DataError, and WorkloadError if the workload returns something else than one loss per example.
+        """
+        workload = self.workload
         request = self.requests.of(self.plan, step, shard)
         count = len(request.indices)
         done = self.rows.blank(shard)
@@ -213,7 +218,16 @@ class Replica:
             inputs, target = to_device(self.loaders.read(request, partial(ahead, shard)), self.device)
             # After reading, which another process may have done: dropout must not depend on how much reading drew.
             seed_generators(shard_seed(self.spec.seed, step.position.update, shard))
-            losses = self.losses(inputs, target, count)
+            if workload.augment is not None:
+                inputs = workload.augmented(inputs)
+            # One example has no variance, so batch norm uses its running statistics.
+            resting = [norm for norm in self._batch_norms if norm.training] if count == 1 else []
+            for norm in resting:
+                norm.eval()
+            with self._arithmetic:
+                losses = workload.checked(self._values(self.model, inputs, target), target, count)
+            for norm in resting:
+                norm.train()
             # To differentiate the losses themselves takes less time, but makes torch import sympy: 0.4 s, and tens of
             # MiB of each process.
             loss = (losses.float() if losses.dtype is torch.bfloat16 else losses).sum()
@@ -221,6 +235,7 @@ class Replica:
                 loss.backward()  # type: ignore[no-untyped-call]
             loss = loss.detach()
         weight = largest_shard(step) / count
+        # The gradient is in the row already. Behind it come the changes of the buffers and the quantities of the tail.
         for place, quantity in zip(done.quantities, self.tail.quantities, strict=True):
             quantity.write(place, loss, done.gradient, weight)
         if self.buffers.length:
@@ -230,25 +245,6 @@ class Replica:
         if self.on_shard is not None:
             self.on_shard()
         return done
-
-    def losses(self, inputs: Any, target: Any, count: int) -> Tensor:
-        """Return the losses of the `count` examples of a shard, floats of shape (count,), with their graph.
-
-        They are computed in the arithmetic of spec.precision. Raises WorkloadError if the workload returns something
-        else than one loss per example.
-        """
-        workload = self.workload
-        if workload.augment is not None:
-            inputs = workload.augmented(inputs)
-        # One example has no variance, so batch norm uses its running statistics.
-        resting = [norm for norm in self._batch_norms if norm.training] if count == 1 else []
-        for norm in resting:
-            norm.eval()
-        with self._arithmetic:
-            losses = workload.checked(self._values(self.model, inputs, target), target, count)
-        for norm in resting:
-            norm.train()
-        return losses
 
     def add(self, left: Partial, right: Partial) -> Partial:
         """Return `left` with `right`, the subtree after it, added; `right` is released."""
@@ -281,9 +277,8 @@ class Replica:
         Raises WorkloadError if the loss or the gradient is not finite; the state is then unchanged.
         """
         learning_rate = self.growth.learning_rate(step)
-        gradient.div_(
-            examples
-        )  # in place: the total is a row of this process, which is blanked before it is used again
+        # In place: the total is a row of this process, and `Rows.blank` zeroes a row before its next use.
+        gradient.div_(examples)
         norms = None
         if part is not None:
             norms = part.norms_of_all(gradient)
