@@ -104,7 +104,7 @@ def main(
 
 
 def checked_plan(job: BatchGrowthJob, path: Path) -> Plan:
-    """Return the job's plan. Raises PlanError if the operator's plan, in the file, is missing or another."""
+    """Return the job's plan. Raises PlanError if the operator's plan in the file is missing or differs."""
     try:
         given = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:

@@ -49,7 +49,7 @@ _KEYWORD = re.compile(r"\bworkload\.(arguments|examples|device)\b")
 
 @contextmanager
 def reported_in_python() -> Iterator[None]:
-    """Have errors of the block name keyword arguments and cells of the notebook."""
+    """Let errors that the block raises name keyword arguments and notebook cells."""
     try:
         yield
     except SpecError as error:
@@ -77,7 +77,7 @@ def in_python(text: str) -> str:
 
 
 class InPython:
-    """Hands events on to a display, with notes in Python's words."""
+    """Passes events to a display, with notes that name keyword arguments instead of options."""
 
     def __init__(self, display: Sink) -> None:
         self._display = display
@@ -107,7 +107,7 @@ class Plot:
     html: Path
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the picture and its width, as IPython asks for them."""
+        """Return the picture and its width in the form that IPython expects."""
         texts = {"image/png": self.png.read_bytes(), "text/plain": repr(self)}
         return texts, {"image/png": {"width": _PLOT_WIDTH}}
 
@@ -155,7 +155,7 @@ class Run:
 
     @cached_property
     def model(self) -> nn.Module:
-        """Return the trained model, on the CPU and in eval mode; with their average if the job averages its weights.
+        """Return the trained model, on the CPU and in eval mode; it has the averaged weights if the job averages them.
 
         Raises DataError if the run has not ended, CheckpointError if the weights are damaged, and what loading the
         workload raises.
@@ -289,7 +289,7 @@ def train(
 
 
 def _sorted_out(workload: Any) -> tuple[BatchGrowthJob | None, str | None, bytes]:
-    """Return the manifest's job, the entrypoint, and the function if it has no module, as they were given."""
+    """Return the given manifest's job, the entrypoint, and the function if it has no module."""
     if isinstance(workload, BatchGrowthJob):
         return workload, None, b""
     if _is_path(workload):
@@ -316,7 +316,7 @@ def _name_of(entrypoint: str) -> str:
 
 
 def _checked(name: str, spec: Mapping[str, Any], base: BatchGrowthJob | None) -> BatchGrowthJob:
-    """Return the job; its examples are counted, once all else is checked, if nothing gives their number."""
+    """Return the checked job. If nothing gives the number of examples, count them at last."""
     if "examples" in spec["workload"] or base is not None:
         return job_of(name, spec, base)
     workload = spec["workload"]
@@ -326,7 +326,7 @@ def _checked(name: str, spec: Mapping[str, Any], base: BatchGrowthJob | None) ->
 
 
 def _refuse_another_function(folder: Path, job: BatchGrowthJob, function: bytes) -> None:
-    """Raise CheckpointError if checkpoints are there of a run of another version of the function."""
+    """Raise CheckpointError if the folder has checkpoints of a run with another version of the function."""
     if not function or not (folder / JOB_FILE).is_file() or not any((folder / CHECKPOINTS).glob("*")):
         return
     before = recorded_job(folder).spec.workload.entrypoint
@@ -340,7 +340,7 @@ def _refuse_another_function(folder: Path, job: BatchGrowthJob, function: bytes)
 
 @contextmanager
 def _process_as_it_was() -> Iterator[None]:
-    """Set torch's threads, the random numbers and Dask's log back at the end: the process is the user's."""
+    """Restore torch's threads, the random generators and Dask's log at the end, because the process is the user's."""
     threads = torch.get_num_threads()
     try:
         with untouched_randomness(), quiet_dask():

@@ -195,7 +195,7 @@ class reported_as_workload_error:  # noqa: N801
 
 
 class reported_as_device_fault(reported_as_workload_error):  # noqa: N801
-    """Turn errors of the device that the block raises into what `workload_error` makes of them; others pass."""
+    """Turn device errors that the block raises into a DeviceFault or a WorkloadError; other errors pass."""
 
     __slots__ = ()
 
@@ -206,7 +206,7 @@ class reported_as_device_fault(reported_as_workload_error):  # noqa: N801
 
 
 def workload_error(what: str, error: BaseException, remedy: str | None = None) -> WorkloadError:
-    """Return the WorkloadError for an exception of `what`, or a DeviceFault if another device may not raise it."""
+    """Return the WorkloadError for an exception of `what`, or a DeviceFault if another device might not raise it."""
     text = described(what, error, remedy)
     passing = is_of_the_device(error) and not is_asserted(error)
     if passing:
@@ -245,7 +245,7 @@ def reason(error: BaseException) -> str:
 
 
 def seen_at(function: Any) -> str:
-    """Return `; see FILE:LINE, in NAME` for a function of the user's, or for the workload's function if it is not."""
+    """Return `; see FILE:LINE, in NAME` for a function of the user's, or else for the workload's function."""
     while isinstance(function, partial):
         function = function.func
     if isinstance(function, nn.Module):

@@ -1,4 +1,4 @@
-"""Loads what a manifest names by an entrypoint: the workload, which is checked, and a growth rule of one's own."""
+"""Loads the user's code that a manifest names by an entrypoint: the workload, which is checked, and a growth rule."""
 
 import difflib
 import importlib
@@ -113,7 +113,7 @@ METRIC_NAME = re.compile(r"[A-Za-z][\w.-]*")
 
 
 def check_workload(workload: Workload, entrypoint: str) -> None:
-    """Raise WorkloadError for what cannot be trained, a value that is no function, or data without a length."""
+    """Raise WorkloadError for an untrainable model, a value that is not a function, or data without a length."""
     _check_model(workload, entrypoint)
     _check_functions(workload, entrypoint)
     _check_columns(workload, entrypoint)
@@ -321,7 +321,7 @@ def _called(function: Callable[..., Any], entrypoint: str, arguments: Mapping[st
 
 @contextmanager
 def _reported(what: str, arguments: Mapping[str, str], by_default: str) -> Iterator[None]:
-    """Turn what the user's code raises inside the block into the errors of load_workload, which themselves pass."""
+    """Turn exceptions of the user's code inside the block into the errors that load_workload raises."""
     try:
         with dask.config.set(scheduler="synchronous"):  # or a worker would send what it computes to its own cluster
             yield
@@ -337,7 +337,7 @@ def _reported(what: str, arguments: Mapping[str, str], by_default: str) -> Itera
 
 
 def _remedy(error: BaseException, arguments: Mapping[str, str]) -> str | None:
-    """Return what helps if the workload's function, or an object that it returned, raises this; None if unknown."""
+    """Return a remedy for an exception of the workload's function or of an object that it returned; None if unknown."""
     if isinstance(error, TypeError) and arguments and _OF_A_STRING.search(str(error)):
         return f"arguments are strings, so convert them, as in int({next(iter(arguments))})"
     if isinstance(error, TypeError) and str(error).startswith(Workload.__name__):

@@ -69,9 +69,8 @@ def train(run: RunState, join: Join) -> Trained:
 
 @dataclass(eq=False, slots=True)
 class Copy:
-    """A request that `worker` computes the part of `rank`; times in seconds, by the driver's clock.
-
-    A backup was asked for `delay` seconds after the copy that was there.
+    """A request to `worker` for the part of `rank`; times in seconds, by the driver's clock. A backup was requested
+    `delay` seconds after the first copy.
     """
 
     rank: int
@@ -84,7 +83,7 @@ class Copy:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether its rows are ready."""
+        """Return whether the copy's rows are ready."""
         return self.ended_at < math.inf
 
 
@@ -121,7 +120,7 @@ class Gathering:
         self._missing = set(range(len(sizes)))
 
     def add(self, rank: int, worker: str, request: WorkerRequest) -> None:
-        """Take a request that the worker computes the part of this rank."""
+        """Note that the worker was asked for the part of this rank."""
         copy = Copy(rank, worker, request, self._clock())
         part = self._parts[rank]
         if part:
@@ -133,7 +132,7 @@ class Gathering:
         self._copies[request.key] = copy
 
     def follow(self, event: Event) -> None:
-        """Take the end of a request, or the loss of a worker with what it still computes. Raises what it raised."""
+        """Note that a request has ended, or that its worker was lost. Raises the request's error."""
         if isinstance(event, Left):
             for copy in [copy for copy in self.under_way() if copy.worker == event.address]:
                 self._lose(copy)
@@ -142,7 +141,7 @@ class Gathering:
 
     @property
     def is_over(self) -> bool:
-        """Return whether each part has a copy that ended, or one has none left."""
+        """Return whether every part has a finished copy, or some part has no copy left."""
         return self.is_lost or not self._missing
 
     def first_copies(self) -> list[Copy]:
@@ -154,13 +153,12 @@ class Gathering:
         return [copy for copy in self._copies.values() if not copy.has_ended]
 
     def in_time(self) -> list[str]:
-        """Return the workers that have ended the part that they were given first."""
+        """Return the workers that have finished their own part."""
         return [copy.worker for copy in self._copies.values() if copy.has_ended and not copy.is_backup]
 
     def idle(self, ready: Iterable[str] = ()) -> list[str]:
-        """Return the workers without a part under way and without a fault, in the order in which they ended.
-
-        After them, those of the `ready` ones that were not asked, as they have become free since.
+        """Return the workers that compute nothing and have no fault, in the order in which they finished. The `ready`
+        workers that were not asked follow, because they have become free since.
         """
         ended = sorted((copy for copy in self._copies.values() if copy.has_ended), key=lambda copy: copy.ended_at)
         busy = {copy.worker for copy in self.under_way()} | self.faults.keys()
@@ -168,7 +166,7 @@ class Gathering:
         return [*free, *(worker for worker in ready if worker not in self.asked)]
 
     def overdue(self) -> list[int]:
-        """Return the ranks of the parts that an idle worker should repeat, the one that began first before others."""
+        """Return the ranks of the parts that an idle worker should repeat, in the order in which they began."""
         pace = self.pace
         if pace is None:
             return []
@@ -242,11 +240,11 @@ class Stragglers:
         return worker in self._late
 
     def rests(self, worker: str) -> bool:
-        """Return whether the worker should have no part of the next update, although it could."""
+        """Return whether the worker, although ready, should get no part of the next update."""
         return self._rests.get(worker, 0) > self._updates
 
     def after(self, late: Iterable[Copy], in_time: Iterable[str]) -> None:
-        """Take the copies that were under way when an update was complete, and the workers that ended their part."""
+        """Note which copies were unfinished when an update was complete, and which workers had finished their part."""
         self._updates += 1
         for worker in in_time:
             self._in_a_row.pop(worker, None)
@@ -391,7 +389,7 @@ class GatherScatterDriver:
     def _request(
         self, gathering: Gathering, step: Step, rank: int, size: int, address: str, model: dict[str, PackedTensor]
     ) -> None:
-        """Have the worker compute the part of this rank, with this model, which it is given once in an update."""
+        """Request this rank's part from the worker. The model is sent to a worker once in an update."""
         given = None if address in gathering.asked else model
         order = (self._pool.run_id, given, step, rank, size)
         on_end = self._pool.on_end(address, gathering.number)
@@ -402,12 +400,12 @@ class GatherScatterDriver:
         return [worker for worker in team if worker not in self._late]
 
     def _idle(self, gathering: Gathering) -> list[str]:
-        """Return the workers that may repeat a part; among them those that came, or came back, since it began."""
+        """Return the workers that may repeat a part, also those that joined or came back since the update began."""
         idle = gathering.idle(self._free(self._scaling.team({})))
         return [address for address in idle if address in self._pool.ready]
 
     def _restart_hung(self, gathering: Gathering) -> None:
-        """Restart members that do not answer, and those that do not end though others have long ended."""
+        """Restart members that do not answer, and members that have not finished although others have long done so."""
         patience = self._run.spec.patience_seconds
         now = time.monotonic()
         if now - gathering.answered_at > patience:
@@ -418,7 +416,7 @@ class GatherScatterDriver:
             gathering.first_ended_at = math.inf
 
     def _recover(self, members: list[str], gathering: Gathering) -> None:
-        """Leave out the workers with a fault, and restart those that hang; the update is then tried again."""
+        """Leave out workers with a fault and restart hung ones, so that the update can be tried again."""
         cause = "a worker was lost"
         for address, fault in gathering.faults.items():
             cause = f"worker {address} was left out: {fault}"
@@ -428,7 +426,7 @@ class GatherScatterDriver:
         self._run.record_recovery(cause)
 
     def _part_with(self, gathering: Gathering) -> None:
-        """Leave out the workers whose part of a complete update came from another: the late ones, and the faulty."""
+        """Leave out the late and the faulty workers after a complete update; others have computed their parts."""
         self._late.after(gathering.under_way(), gathering.in_time())
         for address, fault in gathering.faults.items():
             self._run.note(f"worker {address} was left out: {fault}")

@@ -157,7 +157,7 @@ class GenerationsDriver:
             self._conclude(generation)
 
     def _form(self, generation: Generation) -> None:
-        """Give each member its order, by rank: to meet the others, and to train up to the end of the stage."""
+        """Send each member its order: its rank, its peers' addresses, and the stage's end, up to which it trains."""
         run = self._run
         pool = self._pool
         ready = [pool.ready[address] for address in generation.members]
@@ -184,7 +184,7 @@ class GenerationsDriver:
             future.add_done_callback(pool.on_outcome(address, generation.number))
 
     def _stop_if_due(self, generation: Generation) -> None:
-        """Request a stop after the update under way, again after a while if the request may have been lost."""
+        """Request a stop after the current update, and repeat the request after a while in case it was lost."""
         if generation.outcomes or time.monotonic() - generation.stop_asked_at < _STOP_RETRY_SECONDS:
             return
         reason = "a stop is requested"
@@ -205,10 +205,9 @@ class GenerationsDriver:
             self._pool.ask_whether_alive(generation.members)
 
     def _restart_hung(self, generation: Generation) -> None:
-        """Restart workers that hang, members only after the newest state of those that answer is saved.
-
-        A member gives its state once its generation is over, so the hung end it for all; those that do not end in time,
-        such as those that share a group by NCCL, are not waited for.
+        """Restart hung workers; before a member is restarted, save the newest state of the members that answer. A
+        member sends its state only after its generation, so a hung member ends the generation for all. Members that do
+        not end in time, such as those in a group by NCCL, are not waited for.
         """
         found = self._pool.hung()
         self._pool.restart(found.difference(generation.members), self._run.note)
@@ -225,7 +224,7 @@ class GenerationsDriver:
         generation.hung_at = math.inf
 
     def _restart_stuck(self, generation: Generation) -> None:
-        """Restart members whose thread hangs, though they answer: the others have long ended this generation."""
+        """Restart members that answer but whose thread hangs: the others have long ended this generation."""
         if time.monotonic() - generation.cancelled_at > self._run.spec.patience_seconds + health.STUCK_SECONDS:
             generation.cancelled_at = math.inf
             stuck = [member for member in generation.members if member not in generation.outcomes]
@@ -238,7 +237,7 @@ class GenerationsDriver:
         self._states.save_newest(generation.remaining.keys() - generation.errors)
 
     def _cancel(self, generation: Generation) -> None:
-        """Unblock the members that still wait for one that is lost; a group that has formed notices by itself."""
+        """Unblock members that wait for a lost one while the group forms; a formed group notices the loss by itself."""
         self._close_rendezvous()
         if generation.cancelled_at == math.inf:
             generation.cancelled_at = time.monotonic()
@@ -254,7 +253,7 @@ class GenerationsDriver:
             self._rendezvous = None
 
     def _conclude(self, generation: Generation) -> None:
-        """Take how far each member is, leave out those with a fault, and record a loss. Raises a workload's error."""
+        """Note each member's progress, leave out members with a fault, and record a loss. Raises a workload's error."""
         run = self._run
         states = self._states
         for address, error in generation.errors.items():
@@ -338,7 +337,7 @@ def backend_of(members: Sequence[Prepared]) -> str:
 
 
 class States:
-    """The members' states as their driver knows them: how far each is, and what resuming from them takes.
+    """What the driver knows of the members' states: the progress of each, and what a resume from them needs.
 
     `updates` counts each member's committed updates; `on_report` receives the reports that are fetched. A member that
     lost its peers while it evaluated is not judged: its state lacks what follows from the evaluation.
@@ -353,7 +352,8 @@ class States:
         self._coming: Asked | None = None  # the state of a member that trains
 
     def catch_up(self, members: list[str]) -> bool:
-        """Restore the newest checkpoint if no member is as far, and fetch every missing report; False if one is lost.
+        """Restore the newest checkpoint if it is ahead of all members, and fetch missing reports. Return False if a
+        member is lost.
 
         So the history has no gap: a member that trains on keeps the reports that never arrived, and a checkpoint is
         written only with the reports that led to it.
@@ -377,7 +377,7 @@ class States:
         return False
 
     def take(self, outcomes: Mapping[str, MemberOutcome]) -> None:
-        """Note how far these members are now; one whose step failed midway has no state."""
+        """Note these members' progress; a member whose step failed midway has no state."""
         for address, outcome in outcomes.items():
             if not outcome.is_whole:
                 self.updates.pop(address, None)
@@ -390,11 +390,11 @@ class States:
 
     @property
     def is_judged(self) -> bool:
-        """Return whether one of the most advanced members is judged; true if there is none."""
+        """Return whether one of the most advanced members has judged its last evaluation; true without members."""
         return not self.updates or self._best() not in self._unjudged
 
     def trained(self) -> Trained | None:
-        """Return the newest state; None if the member that held it is gone, empty if nothing was trained."""
+        """Return the newest state: None if the member that held it is gone, empty if nothing was trained."""
         if not self.updates:
             return Trained(None, {})
         best = self._best()
@@ -420,9 +420,8 @@ class States:
         return True
 
     def save_while_it_trains(self, address: str, *, due: bool) -> None:
-        """Save the state of a member that trains once it has come; ask the member for it if a checkpoint is due.
-
-        Nothing waits for it: a member that hangs must not hold up its driver, which looks for those that do.
+        """If a checkpoint is due, request a training member's state, and save it when it arrives. The driver does not
+        wait for it, because a hung member must not hold up the driver, which looks for hung members.
         """
         if self._coming is None:
             if due:
@@ -435,11 +434,11 @@ class States:
                 self._save(*kept)
 
     def expect_none(self) -> None:
-        """Take no state that was asked for and has not come: its member trains no longer."""
+        """Forget the request for a state that has not arrived, because its member no longer trains."""
         self._coming = None
 
     def release(self, going: Set[str]) -> None:
-        """Stop counting on these workers; if only they hold the newest state, save it first."""
+        """Stop relying on these workers; if only they hold the newest state, save it first."""
         best = max(self.updates.values(), default=0)
         holders = {address for address, update in self.updates.items() if update == best}
         if going >= holders:
@@ -461,7 +460,7 @@ class States:
         return max(self.updates, key=lambda address: (self.updates[address], address not in self._unjudged))
 
     def _has_reported_all(self, address: str) -> bool:
-        """Return whether the history has all of that member, after its missing reports were fetched."""
+        """Fetch that member's missing reports, and return whether the history now has all its updates."""
         is_recorded = self._run.reported >= self.updates.get(address, 0)
         if is_recorded and not self._run.evaluation_due(self._run.position):
             return True
@@ -472,7 +471,7 @@ class States:
 
     @property
     def _known(self) -> tuple[str, int, int]:
-        """Return the run, and how far its reports are known."""
+        """Return the run and the number of updates whose reports are known."""
         return self._pool.run_id, self._run.reported, self._run.totals.evaluated
 
     def _save(self, packed: PackedSnapshot, reports: Iterable[Report]) -> None:

@@ -54,7 +54,7 @@ class Hogwild:
         run.record_rows(rows)
 
     def _round(self, run: RunState, left: deque[Step]) -> list[HistoryRow]:
-        """Return the rows of the updates that were taken from `left`, in the plan's order."""
+        """Make a round of updates from `left`, and return their rows in the plan's order."""
         rows: list[HistoryRow] = []
         working = {self._pool.submit(self._work, twin, left, rows) for twin in self._twins}
         try:
@@ -65,7 +65,7 @@ class Hogwild:
         return sorted(rows, key=lambda row: row.update)
 
     def _work(self, twin: Replica, left: deque[Step], rows: list[HistoryRow]) -> None:
-        """Make update after update in a thread of a round, while there is one."""
+        """Make updates in a thread until the round has none left."""
         replica = self._replica
         while True:
             try:

@@ -31,7 +31,7 @@ _MOST_FRUITLESS_RECOVERIES = 20  # in a row, without an update in between
 
 @dataclass(slots=True)
 class RunTotals:
-    """What a run has been through, which checkpoints and the summary hold; `evaluated` is the last evaluated epoch."""
+    """Totals of a run, kept in checkpoints and the summary; `evaluated` is the last evaluated epoch."""
 
     resizes: list[ResizeRow] = field(default_factory=list)
     recoveries: int = 0
@@ -132,7 +132,7 @@ class RunState:
         return self.plan.position_at(self.update)
 
     def desired_workers(self, position: Position, plan: Plan | None = None) -> int:
-        """Return the number of workers for that position of a plan; of the plan as decided so far by default."""
+        """Return the number of workers for that position of a plan, by default of the plan as decided so far."""
         return self._desired_workers(plan or self.plan, position)
 
     def publish(self, event: events.Event) -> None:
@@ -206,9 +206,8 @@ class RunState:
             self.publish(events.EndedEarly(self.plan, self.spec, end))
 
     def evaluation_due(self, position: Position, judged: int | None = None) -> bool:
-        """Return whether an evaluation at the end of an epoch is due at `position` and not done, or not judged.
-
-        `judged` is the last epoch whose evaluation is judged, if that is known.
+        """Return whether an evaluation at the end of an epoch is due at `position` and not yet done or judged. `judged`
+        is the last epoch whose evaluation is judged, if known.
         """
         done = self.totals.evaluated
         if judged is not None:
@@ -243,7 +242,7 @@ class RunState:
         self.publish(events.Note(text))
 
     def wait_for(self, cause: str) -> None:
-        """Publish, once until the next update, that training stands still until `cause` is available."""
+        """Publish that training waits for `cause`, once until the next update."""
         if cause != self._waiting_for:
             self._waiting_for = cause
             self.publish(events.Waiting(cause))

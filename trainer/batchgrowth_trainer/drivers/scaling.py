@@ -44,7 +44,7 @@ class Scaler(Protocol):
 
 
 def shards_of(plan: Plan, position: Position) -> int:
-    """Return the parts of a batch: every worker of an externally scaled cluster that could have work."""
+    """Return the number of shards of a batch: so many workers of an externally scaled cluster could have work."""
     return plan.parts(plan.stage_at(position.update).batch_size)
 
 
@@ -72,7 +72,7 @@ class Scaling:
         return self._run.desired_workers(self._run.position)
 
     def ends_at(self, size: int) -> int:
-        """Return the first update of the next stage that wants or allows another group size, or the plan's end."""
+        """Return the first update of the next stage with a different group size, or the plan's end."""
         run = self._run
         present = run.desired_workers(run.position) if self._scaler else size
         for stage in run.plan.stages[run.plan.stage_at(run.position.update).index + 1 :]:
@@ -116,7 +116,7 @@ class Scaling:
         return ""
 
     def tick(self, members: Sequence[str]) -> None:
-        """Request the workers needed now or before a new one could be ready; `members` train and are kept."""
+        """Request the workers that are needed now, or sooner than a new worker could be ready; keep `members`."""
         run = self._run
         pool = self._pool
         if time.monotonic() - self._ticked_at < _TICK_SECONDS:

@@ -41,7 +41,7 @@ def train_alone(run: RunState, replica: Replica, advance: Advance) -> Replica:
 
 @contextmanager
 def _update_after_update(replica: Replica) -> Iterator[Advance]:
-    """Give a function that makes one update: the sum of all its shards, and the commit."""
+    """Return a function that makes one update: it sums all shards and commits the total."""
     stopwatch = Stopwatch()
     compression = compression_in(replica)
 
@@ -62,12 +62,12 @@ def _update_after_update(replica: Replica) -> Iterator[Advance]:
 
 
 def _all_shards(step: Step) -> tuple[int, int]:
-    """Return the shards of an update that one process computes: all of them."""
+    """Return all shards of an update, because one process computes them all."""
     return 0, step.shards
 
 
 def evaluate_if_due(run: RunState, replica: Replica) -> bool:
-    """Evaluate the replica at the end of an epoch, if that is due and not done; return whether it was."""
+    """Evaluate the replica if an evaluation is due; return whether it was."""
     judgement = replica.judgement
     position = replica.position
     if position.offset:

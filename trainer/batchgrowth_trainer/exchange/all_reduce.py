@@ -1,6 +1,6 @@
 """AllReduce: the members add the gradients of an update, and each takes the same step.
 
-Those of a large model are added in buckets, by a thread, as soon as the backward pass has computed them.
+The gradients of a large model are added in buckets, by a thread, as soon as the backward pass has computed them.
 """
 
 import time
@@ -25,8 +25,8 @@ from batchgrowth_trainer.replica.replica import ComputeShard
 class AllReduce:
     """The strategy of AllReduce.
 
-    Whole rows are added at once. If the gradient is compressed, it is added apart from the rest of the row, and if it
-    is large, in buckets while the backward pass still computes.
+    By default, whole rows are added at once. A compressed gradient is added separately from the rest of the row, and a
+    large gradient in buckets during the backward pass.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -45,7 +45,7 @@ class AllReduce:
         self._room = torch.empty(replica.length, device=replica.device)
 
     def round(self, stop_requested: Callable[[], bool]) -> Round:
-        """One update: partial sums of this member's shards, their reduction over all members, and the commit."""
+        """Make one update: add this member's shards, reduce the sums over all members, and commit the total."""
         replica = self._replica
         group = self._group
         step = replica.plan.step_at(replica.position)
@@ -97,9 +97,8 @@ class AllReduce:
     def _reduce_in_buckets(
         self, stream: Stream, step: Step, run: tuple[int, int], *, stop: bool
     ) -> tuple[list[Partial], float, float]:
-        """Have the total in `_room`, whose gradient is added while the last shard still goes backward.
-
-        Return this member's sums, when it had computed them, and the seconds it waited for peers since.
+        """Put the total into `_room`, adding its gradient during the backward pass of the last shard. Return this
+        member's sums, the time at which they were computed, and the seconds spent waiting for peers since.
         """
         replica = self._replica
         with BucketSums(self._reduction, step.shards, self._room) as bucket_sums:

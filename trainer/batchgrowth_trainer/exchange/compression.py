@@ -1,4 +1,5 @@
-"""Gradients in fewer bits: exchange.compression rounds the sum at every node of the tree to what is sent without loss.
+"""Gradients in fewer bits: exchange.compression rounds the sum at every node of the tree to values that are sent
+without loss.
 
 So the total has the same bits for any number of workers, and for one process that sends nothing.
 """
@@ -48,7 +49,7 @@ class Compression:
 
 
 def compression_for(spec: JobSpec) -> Compression | None:
-    """Return what a job's exchange.compression does to the nodes; None if the job compresses nothing."""
+    """Return the compression that a job asks for, or None."""
     asked = spec.exchange.compression
     if asked is None:
         return None
@@ -63,13 +64,13 @@ def compression_in(replica: Replica) -> Compression | None:
 
 
 class Coding(Protocol):
-    """`width` is the number of bytes that a number takes, `block` how many numbers are coded together."""
+    """`width` is the number of bytes per number, `block` the number of numbers that are coded together."""
 
     width: float
     block: int
 
     def quantize(self, vector: Tensor) -> None:
-        """Replace the numbers, float32 of shape (n,), by the nearest that `pack` keeps."""
+        """Replace the numbers, float32 of shape (n,), by the nearest ones that `pack` can represent."""
 
     def pack(self, vector: Tensor) -> Tensor:
         """Return quantized numbers as bytes, of shape (size(n),)."""

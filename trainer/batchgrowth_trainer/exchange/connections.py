@@ -57,9 +57,8 @@ class Grid:
         return tuple(sorted({*self.row(rank), *self.column(rank)} - {rank}))
 
     def routes(self, holds: Sequence[bool]) -> list[dict[int, list[int]]]:
-        """How a state gets from the members that hold it to all: one turn after another, {sender: receivers}.
-
-        A member sends to its own row, or to a few of its column.
+        """Return how a state travels from the members that hold it to all others: in turns, each {sender: receivers}. A
+        member sends to its own row, or to some members of its column.
         """
         full = [row for row in self.rows if any(holds[rank] for rank in row)]
         within = {next(r for r in row if holds[r]): [r for r in row if not holds[r]] for row in full}
@@ -147,7 +146,7 @@ _BACKLOG = 1024
 
 @dataclass(frozen=True, slots=True)
 class Encryption:
-    """The TLS contexts of a member, with the job's certificate: as the one that greets, and as the one that dials."""
+    """A member's TLS contexts with the job's certificate: one for accepting connections, one for dialling."""
 
     greets: ssl.SSLContext
     dials: ssl.SSLContext
@@ -290,7 +289,7 @@ class _Forming:
         return connection
 
     def _keep(self, peer: int, connection: socket.socket) -> None:
-        """Keep the connection, unless it is a second one of the same rank, or too late."""
+        """Keep the connection, unless its rank has one already or forming is over."""
         with self._lock:
             if self._is_done or peer in self._peers:
                 connection.close()
@@ -304,7 +303,7 @@ class _Forming:
 
 
 def _readable(sources: list[Any], seconds: float) -> list[Any]:
-    """Those that can be read from within that time; unlike select, with any number of open files."""
+    """Return the files that become readable in that time; unlike select, this works with any number of files."""
     by_number = {source.fileno(): source for source in sources}
     waiting = select.poll()
     for number in by_number:

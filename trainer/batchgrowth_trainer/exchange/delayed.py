@@ -1,7 +1,7 @@
 """Delayed: a thread adds the gradients of an update along the fixed tree while the next ones are computed.
 
-Update k uses the gradient of the weights before update k - d. In a round there are 16 updates; at its end nothing is
-being added, and the gradients that wait for their update are part of the state, so how long a round is changes no bit.
+Update k uses the gradient of the weights before update k - d. A round has 16 updates. At its end no addition is under
+way, and the gradients that wait for their update are part of the state, so the length of a round changes no bit.
 """
 
 import time
@@ -34,7 +34,7 @@ class Delayed:
 
     @staticmethod
     def register(replica: Replica) -> None:
-        """Register the totals that wait for their update, at most as many as the job delays them."""
+        """Register the totals that wait for their update: as many as the job's delay."""
         updates = replica.spec.exchange.settings.updates
         if updates:
             replica.register(_ROWS, torch.zeros(updates, replica.length, device=replica.device))
@@ -51,7 +51,7 @@ class Delayed:
         self._stop = False
 
     def round(self, stop_requested: Callable[[], bool]) -> Round:
-        """Sixteen updates, or as many as are left of the epoch; one without a delay."""
+        """Make sixteen updates, or as many as the epoch has left; without a delay, make one."""
         replica = self._replica
         if _ROWS not in replica.registered:
             return self._at_once.round(stop_requested)
@@ -91,7 +91,7 @@ class Delayed:
         return done
 
     def _coming(self, ahead: int) -> Iterator[Step]:
-        """Yield the updates of the plan whose gradients are not computed yet: those after the `ahead` that wait."""
+        """Yield the updates of the plan after the next `ahead`, whose gradients are computed already."""
         plan = self._replica.plan
         position = self._replica.position
         while not plan.is_done(position):
@@ -105,7 +105,7 @@ class Delayed:
         return self._reduction(rows, shards, self._room).total.clone()
 
     def _wait_for(self, one: _Sum, pending: "PendingTotals") -> None:
-        """Put a total behind those that wait. Every member takes a requested stop from it."""
+        """Add a total to the queue. Every member takes a requested stop from it."""
         partials, future = one
         began = time.perf_counter()
         total = future.result()

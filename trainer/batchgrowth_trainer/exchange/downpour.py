@@ -34,7 +34,7 @@ _OVER = -1  # in the place of an update's index
 
 @dataclass(slots=True)
 class _Begun:
-    """An update under way: its index, what was made at its fetch, and the most that its staleness can become."""
+    """An update under way: its index, the updates made before its fetch, and an upper bound of its staleness."""
 
     index: int
     made: int
@@ -45,9 +45,9 @@ class BoundedStaleness:
     """Which update of a round an idle worker may begin, so that no gradient is staler than `maximum`.
 
     The staleness of a gradient is the number of updates made between the fetch of its weights and its push. Each of
-    those was under way at the fetch, or has begun since. So the number of both together is an upper bound, which is
-    known before an update begins: one begins only if it raises the bound of none under way, and its own, above the
-    maximum. The updates, 0 to `updates` - 1, begin in order.
+    these updates was under way at the fetch or has begun since, and both are counted before an update begins. So an
+    update may begin only if no bound, its own or that of an update under way, would exceed the maximum. The updates, 0
+    to `updates` - 1, begin in order.
     """
 
     def __init__(self, updates: int, maximum: int) -> None:
@@ -94,7 +94,7 @@ class Served(Group, Protocol):
     """A group whose rank 0 can wait for the first of several peers."""
 
     def arrived(self, peers: set[int], seconds: float) -> list[int]:
-        """Those of the peers from which bytes have come, after `seconds` or a `wake` perhaps none. Raises PeerLost."""
+        """Return the peers that have sent bytes; after `seconds` or a `wake`, perhaps none. Raises PeerLost."""
 
     def wake(self) -> None:
         """End `arrived`, which another thread has called, or the next call of it."""
@@ -116,7 +116,7 @@ class Downpour:
         self._compute_seconds = 0.0
 
     def round(self, stop_requested: Callable[[], bool]) -> Round:
-        """Sixteen updates for each member, or as many as are left of the epoch; one each if a stop is requested."""
+        """Make sixteen updates per member, or as many as the epoch has left; one each if a stop is requested."""
         replica = self._replica
         began = time.perf_counter()
         self._compute_seconds = 0.0
@@ -145,7 +145,7 @@ class Downpour:
         return whole[0].row
 
     def _work(self, steps: Sequence[Step]) -> Tensor:
-        """Update after update, as the server says; what `_end` sends. Raises PeerLost, and the errors of a replica."""
+        """Compute the updates that the server assigns; return the round's end. Raises PeerLost and WorkloadError."""
         while True:
             order = torch.empty(2, dtype=torch.int64)
             self._group.swap({}, {0: order})
@@ -206,9 +206,8 @@ class Downpour:
         orders: SimpleQueue[int],
         pushed: SimpleQueue[Tensor | None],
     ) -> None:
-        """Make the updates from what workers push, in the order in which it comes, until all are made.
-
-        `orders` and `pushed` are those to and from the worker of this process, where None says that it has failed.
+        """Apply the gradients in the order in which workers push them, until all updates are made. `orders` and
+        `pushed` connect the worker in this process; None in `pushed` says that it has failed.
         """
         idle = deque(range(self._group.size))
         begun = dict[int, float]()
@@ -253,7 +252,7 @@ class Downpour:
                 raise PeerLost(f"rank {rank} has pushed no gradient within {patience:g} s")
 
     def _made(self, step: Step, row: Tensor) -> float:
-        """Make an update; the sum of the losses of its examples. Raises WorkloadError."""
+        """Make an update, and return the sum of its examples' losses. Raises WorkloadError."""
         gradient, rest = self._replica.split(row)
         return self._replica.take_step(step, gradient, rest, step.examples).loss
 

@@ -16,7 +16,7 @@ class Gossip(LogicalReplicas):
     """The strategy of Gossip."""
 
     def mix(self, states: dict[int, State], turn: int, *, stop: bool = False) -> bool:  # noqa: ARG002
-        """Send each of this member's replicas to the members with its neighbours, and take the means."""
+        """Send this member's replicas to the members that hold their neighbours, and take the means."""
         spec = self.replica.spec
         asked = circles(spec.exchange.settings.graph, self.local.replicas, turn, spec.seed)
         weights = {number: state["parameters"] for number, state in states.items()}

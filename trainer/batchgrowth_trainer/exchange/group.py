@@ -53,7 +53,7 @@ class Group(Protocol):
 
 
 class LoneGroup:
-    """The group of one."""
+    """The group of a member without peers."""
 
     rank = 0
     size = 1
@@ -99,7 +99,7 @@ class Mesh:
         self._wake.setblocking(False)
 
     def arrived(self, peers: Iterable[int], seconds: float) -> list[int]:
-        """Those of the ranks that have sent something, or are gone; after `seconds` or a `wake` perhaps none."""
+        """Return the ranks that have sent something or are gone; after `seconds` or a `wake`, perhaps none."""
         held = [peer for peer in peers if (pending := getattr(self._peers[peer], "pending", None)) and pending()]
         if held:  # TLS may hold bytes that the kernel no longer has
             return held
@@ -249,7 +249,7 @@ class NcclGroup:
             torch.cuda.synchronize(self._device)
 
     def close(self) -> None:
-        """Abort what is under way, so that no peer waits for this member."""
+        """Abort running operations, so that no peer waits for this member."""
         self._group.abort()
 
 
@@ -266,7 +266,7 @@ def form_group(
 
 
 def _forming(assignment: RankAssignment) -> timedelta:
-    """Return the timeout of forming a group; connecting to a dead peer or a closed store blocks for all of it."""
+    """Return the timeout for forming a group. Connecting to a dead peer or a closed store blocks until this timeout."""
     return timedelta(
         seconds=min(max(_FORMING_SECONDS, _FORMING_SECONDS_EACH * assignment.size), assignment.timeout_seconds)
     )
@@ -287,7 +287,7 @@ def _store(assignment: RankAssignment) -> Any:
 def _moved(
     outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], device: torch.device
 ) -> Iterator[tuple[dict[int, Tensor], dict[int, Tensor]]]:
-    """Return the bytes of these contiguous tensors on `device`; what landed in copies of `incoming` is copied back.
+    """Return these contiguous tensors as bytes on `device`; afterwards, copy received bytes back into `incoming`.
 
     A tensor that goes to several peers is copied once.
     """
@@ -320,7 +320,7 @@ def _peer_errors() -> Iterator[None]:
 
 
 def swap_with_all(group: Group, mine: Tensor) -> list[Tensor]:
-    """Every member's tensor, in the order of the ranks; all have the shape of `mine`. Raises PeerLost."""
+    """Return every member's tensor, by rank; all have the shape of `mine`. Raises PeerLost."""
     grid = group.grid
     rank = group.rank
     row = grid.row(rank)
@@ -339,7 +339,7 @@ def swap_with_all(group: Group, mine: Tensor) -> list[Tensor]:
 
 
 def spread_state(group: Group, holds: Sequence[bool], vectors: Sequence[Tensor]) -> None:
-    """Copy the vectors of the members that hold the state, by rank, into those of all others. Raises PeerLost."""
+    """Copy the vectors of the members that hold the state into all others' vectors. Raises PeerLost."""
     for turn in group.grid.routes(holds):
         for sender, receivers in turn.items():
             for vector in vectors:
@@ -350,7 +350,7 @@ def spread_state(group: Group, holds: Sequence[bool], vectors: Sequence[Tensor])
 
 
 def _joined(group: Group, ranks: Sequence[int], mine: Tensor, lengths: dict[int, int]) -> Tensor:
-    """Return the tensors of these ranks, one below the other; `lengths` are their first dimensions."""
+    """Return the tensors of these ranks, concatenated; `lengths` are their first dimensions."""
     landing = {peer: mine.new_empty((lengths[peer], *mine.shape[1:])) for peer in ranks if peer != group.rank}
     group.swap(dict.fromkeys(landing, mine), landing)
     return torch.cat([mine if peer == group.rank else landing[peer] for peer in ranks])

@@ -139,10 +139,9 @@ class LocalSGD:
 
 
 class OuterOptimizer:
-    """SGD with momentum on `vector`, shape (length,); `momentum` has the same shape and begins at 0.
-
-    The mean change of the replicas' weights is its gradient, with the sign reversed. With a learning rate of 1 and no
-    momentum the change is made as it is. Douillard et al., 2023 (DiLoCo).
+    """SGD with momentum on `vector`, shape (length,); `momentum` has the same shape and begins at 0. Its gradient is
+    the negative mean change of the replicas' weights. With a learning rate of 1 and no momentum, the vector moves by
+    exactly the mean change. Douillard et al., 2023 (DiLoCo).
     """
 
     def __init__(self, settings: Outer, vector: Tensor, momentum: Tensor) -> None:
@@ -161,7 +160,7 @@ class OuterOptimizer:
 
 
 class _Parts:
-    """Where each vector lies in a row, buffers aside: FlatBuffers knows how they change."""
+    """The place of each vector in a row, except buffers, which FlatBuffers handles."""
 
     def __init__(self, vectors: Mapping[str, Tensor]) -> None:
         self.places: dict[str, slice] = {}
@@ -172,7 +171,7 @@ class _Parts:
                 self.length += vector.numel()
 
     def write(self, start: Mapping[str, Tensor], now: Mapping[str, Tensor], weight: int, row: Tensor) -> None:
-        """Write what a replica has become to its place in the row, `weight` times."""
+        """Write a replica's vectors, times `weight`, to their places in the row."""
         for name, place in self.places.items():
             row[place].copy_(now[name] if _is_averaged_whole(name, now[name]) else now[name] - start[name])
         row[: self.length].mul_(weight)
@@ -180,7 +179,7 @@ class _Parts:
         row[-2] = torch.dot(change, change) / max(weight, 1)
 
     def take(self, vectors: Mapping[str, Tensor], mean: Tensor, without: Collection[str] = ()) -> None:
-        """Move the vectors, which are those at the start, to the means of the replicas'."""
+        """Move the vectors from their values at the round's start to the means over the replicas."""
         for name, place in self.places.items():
             vector = vectors[name]
             if name in without:
@@ -192,9 +191,9 @@ class _Parts:
 
 
 def _is_averaged_whole(name: str, vector: Tensor) -> bool:
-    """Return whether the vector itself is averaged, and not its change.
+    """Return whether the vector itself is averaged instead of its change.
 
-    A mean of squares must not fall below 0 by rounding. The change of a count is exact, and so is a small change of a
-    large weight.
+    A mean of squares must not fall below 0 by rounding; the change of a count, or a small change of a large weight, is
+    exact.
     """
     return name != _WEIGHTS and vector.dtype is torch.float32

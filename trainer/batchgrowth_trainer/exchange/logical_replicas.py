@@ -37,7 +37,7 @@ class LocalUpdates:
         self.run = lay_out(self.replicas, setting.group.size).runs[setting.group.rank]
 
     def make(self, number: int, steps: Sequence[Step], losses: Tensor) -> int:
-        """Make these updates with the model as it is, as replica `number`; return how many examples it took.
+        """Make these updates as replica `number`, with the state that the model has; return the number of examples.
 
         Writes the sum of the losses of each update's examples into `losses`. Raises PeerLost once the generation is
         over, and the errors of a replica.
@@ -56,7 +56,7 @@ class LocalUpdates:
         return seen
 
     def _ahead(self, number: int, index: int, steps: Sequence[Step], shard: int) -> Iterator[Request]:
-        """Yield the requests of this member from that shard on, update by update, one replica after another."""
+        """Yield this member's requests from that shard on, replica by replica and update by update."""
         plan = self._replica.plan
         present = ((step, number) for step in steps[index:])
         others = ((step, later) for later in range(number + 1, self.run[1]) for step in steps)
@@ -100,7 +100,7 @@ State = dict[str, Tensor]
 
 
 def register_copies(replica: Replica) -> None:
-    """Register R states, each made of the vectors of the one model, and the number of exchanges so far.
+    """Register R states, each with all vectors of the model, and the number of exchanges so far.
 
     If the exchange keeps residuals, as TopK does for its error feedback, the weights are not among them, since all
     replicas have the same: what each has not sent yet is, in a vector of their shape.
@@ -114,7 +114,7 @@ def register_copies(replica: Replica) -> None:
 
 
 def _live(replica: Replica) -> dict[str, Tensor]:
-    """Return the vectors of the model that each logical replica has for itself."""
+    """Return the model's vectors of which each logical replica has its own copy."""
     vectors = replica.of_one()
     if replica.spec.exchange.entry.keeps == "Residual":
         del vectors[_WEIGHTS]
@@ -143,7 +143,7 @@ class Copies:
         }
 
     def replace(self, tables: Mapping[str, Tensor]) -> None:
-        """Take these tables in the place of those of the same names."""
+        """Replace the tables of these names."""
         for name, table in tables.items():
             self._replica.register(_PREFIX + name, table)
 
@@ -169,9 +169,9 @@ class Copies:
         return float((weights - weights.mean(dim=0)).square().sum(dim=1).mean().sqrt())
 
     def load_mean(self, turn: int) -> None:
-        """Put the mean of all states into the model, after `turn` exchanges; what is not a weight becomes 0.
+        """After `turn` exchanges, put the mean of all states into the model; vectors other than weights become 0.
 
-        So the model depends on the states alone, wherever they were trained.
+        So the model depends only on the states, and not on which member trained them.
         """
         self._replica.registered[_TURN].fill_(turn)
         tables = self.stacked()
@@ -236,7 +236,7 @@ class LogicalReplicas(ABC):
         """
 
     def round(self, stop_requested: Callable[[], bool]) -> Round:
-        """Make as many exchanges as a round has, or as are left of the epoch; fewer if `mix` ends it."""
+        """Make the exchanges of a round, or as many as the epoch has left; `mix` may end the round earlier."""
         replica = self.replica
         began = time.perf_counter()
         self.exchange_seconds = 0.0
@@ -267,9 +267,8 @@ class LogicalReplicas(ABC):
         )
 
     def _periods(self) -> tuple[tuple[Step, ...], ...]:
-        """Return the updates of a round, between one exchange and the next.
-
-        An epoch's end ends it, since an evaluation may be due there.
+        """Return the updates of a round, in groups between two exchanges. An epoch's end ends the round, because an
+        evaluation may be due there.
         """
         every = self.replica.spec.exchange.settings.every_updates
         periods = []
@@ -283,7 +282,7 @@ class LogicalReplicas(ABC):
     def _train_and_mix(
         self, periods: Sequence[Sequence[Step]], sums: Tensor, stop_requested: Callable[[], bool]
     ) -> int:
-        """Leave every replica's state after the periods in `copies`; return how many there were. Raises PeerLost."""
+        """Train through the periods, put each replica's state into `copies`, and return their number."""
         lo, hi = self.local.run
         states = {number: self.copies.of(number) for number in range(lo, hi)}
         made = 0
@@ -309,21 +308,21 @@ class LogicalReplicas(ABC):
         self.exchange_seconds += time.perf_counter() - began
 
     def _end_round(self, turn: int, centre: Tensor) -> None:
-        """Give the model the state that all processes share, after so many exchanges."""
+        """Give the model the state that all processes share after `turn` exchanges."""
         self.replica.is_whole = False
         self.copies.load_mean(turn)
         if self.has_centre:
             self.replica.parameters.vector.data.copy_(centre)
 
     def train(self, states: dict[int, State], steps: Sequence[Step], losses: Tensor) -> None:
-        """Make these updates with each replica of this member, whose losses are added to its row of `losses`."""
+        """Make these updates with each of this member's replicas, and add their losses to its row of `losses`."""
         for number, state in states.items():
             self.copies.load(state)
             self.local.make(number, steps, losses[number])
             self.copies.store(state)
 
     def _swap_all(self, states: dict[int, State], sums: Tensor) -> None:
-        """Give every member all states and sums, or none."""
+        """Send all states and sums to every member; if this fails, `copies` stays as it was."""
         whole = {name: table.clone() for name, table in self.copies.stacked().items()}
         for number, state in states.items():
             for name, vector in state.items():

@@ -1,8 +1,8 @@
 """ParameterServer: each member is a worker, and the server of a slice of the parameters.
 
 A server adds the gradients of its slice along the fixed tree, takes the optimizer's step on it alone, and sends the new
-weights to all. Only the server's copy of what the optimizer keeps for the slice is followed; at the end of a round,
-which has 16 updates at most, members swap these, so all have the same state. How long a round is changes no bit.
+weights to all. Only the server updates the optimizer's state of its slice. At the end of a round, which has at most 16
+updates, members swap these states, so all have the same. The length of a round changes no bit.
 """
 
 import time
@@ -55,7 +55,7 @@ class ParameterServer:
         self._wait_seconds = 0.0
 
     def round(self, stop_requested: Callable[[], bool]) -> Round:
-        """Make sixteen updates at most: an epoch's end and a requested stop end it too."""
+        """Make at most sixteen updates; an epoch's end and a requested stop also end the round."""
         replica = self._replica
         began = time.perf_counter()
         self._exchange_seconds = 0.0
@@ -82,7 +82,7 @@ class ParameterServer:
         return len(done) == _UPDATES or last.stop or is_final
 
     def _update(self, *, stop: bool) -> tuple[Step, Committed]:
-        """Make one update: this member's sums, its slice of their total, the step on it, and everybody's weights."""
+        """Make one update: add this member's shards, reduce its slice, step on the slice, and swap the new weights."""
         replica = self._replica
         group = self._group
         step = replica.plan.step_at(replica.position)
@@ -100,14 +100,14 @@ class ParameterServer:
         return step, done
 
     def _norms_of_all(self, gradient: Tensor) -> Tensor:
-        """Return the norms of all parameters' gradients, of which this server has some. See Part."""
+        """Return the norms of all parameters' gradients, of which this server knows some. See Part."""
         if self._lengths:
             self._norms[self._numbers[self._group.rank]] = norms_of(gradient, self._lengths)
         self._gather(self._norms, self._numbers)
         return self._norms
 
     def _added(self, rows: list[Tensor], shards: int) -> tuple[Tensor, Tensor]:
-        """Return the total gradient of this server's parameters, and what follows the gradient in the total."""
+        """Return the total gradient of this server's parameters, and the rest of the total after the gradient."""
         began = time.perf_counter()
         cut = self._replica.parameters.length
         room = self._room
@@ -123,7 +123,7 @@ class ParameterServer:
         self._exchange_seconds += time.perf_counter() - began
 
     def _swap_state(self) -> None:
-        """Give all members what each server has followed of the optimizer's state and the average."""
+        """Send each server's part of the optimizer's state and of the average to all members."""
         replica = self._replica
         kept = list(replica.optimizer.state.values())
         if replica.average is not None:
@@ -132,9 +132,8 @@ class ParameterServer:
             self._gather(vector, self._spans_of(vector))
 
     def _spans_of(self, vector: Tensor) -> list[slice]:
-        """Return each server's slice of a vector of the state.
-
-        A vector that has not the parameters' length has one server.
+        """Return each server's slice of a state vector. If a vector's length differs from the parameters', one server
+        has all of it.
         """
         length = self._replica.parameters.length
         if len(vector) == length:
@@ -143,7 +142,7 @@ class ParameterServer:
 
 
 def _cuts(setting: Setting) -> list[int]:
-    """Return the numbers of the parameters at which the members' slices begin.
+    """Return the indices of the parameters at which the members' slices begin.
 
     Server s of S is in member s * P // S of P.
     """

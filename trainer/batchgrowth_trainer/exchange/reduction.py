@@ -1,4 +1,4 @@
-"""The all-reduce: partial sums of every member in, the same total out, with the bits of the fixed tree."""
+"""The all-reduce: it adds the partial sums of all members to one total, in the order of the fixed tree."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -27,12 +27,12 @@ def length_of(span: slice) -> int:
 
 
 def num_slices(grid: Grid, nbytes: int) -> int:
-    """Return the number of slices in which a row of the grid adds up."""
+    """Return the number of slices into which a row of the grid divides the sums."""
     return min(grid.width, -(-nbytes // SHORT_BYTES) or 1) if SHORT_BYTES else grid.width
 
 
 def spans_of(length: int, slices: int, block: int = 1) -> list[slice]:
-    """Return as many slices, of whole blocks but for the last."""
+    """Return the slices of a vector; each but the last consists of whole blocks."""
     blocks = -(-length // block)
     cuts = [min(blocks * place // slices * block, length) for place in range(slices + 1)]
     return [slice(cuts[place], cuts[place + 1]) for place in range(slices)]
@@ -63,7 +63,7 @@ class Reduced:
     wait_seconds: float
 
     def put_into(self, room: Tensor) -> float:
-        """Have the total in `room`, where it may be already; return the seconds that were waited."""
+        """Copy the total into `room` unless it is there already; return the seconds spent waiting."""
         if self.total is not room:
             room.copy_(self.total)
         return self.wait_seconds
@@ -72,7 +72,7 @@ class Reduced:
 class Reduction:
     """Adds rows of one length over one group; reuses its receive buffers from update to update.
 
-    With a coding, rows are rounded already, and so is each sum; they are sent in fewer bytes.
+    With a coding, the rows and each sum are rounded, and they are sent in fewer bytes.
     """
 
     def __init__(self, group: Group, coding: Coding | None = None) -> None:
@@ -124,7 +124,7 @@ class Reduction:
         room: Tensor,
         complete: Callable[[list[Tensor], Tensor], Reduced],
     ) -> Reduced:
-        """Have each of the first `slices` members add up one slice, which `complete` makes a total, for all `ranks`."""
+        """Let each of the first `slices` members add one slice, `complete` it, and send its total to all `ranks`."""
         spans = spans_of(len(room), slices, self._coding.block if self._coding else 1)
         spans += [EMPTY] * (len(ranks) - slices)
         own = spans[ranks.index(self._group.rank)]
@@ -170,7 +170,7 @@ class Reduction:
         return self._swap(outgoing, {peer: total[span] for peer, span in self._of_others(ranks, spans)})
 
     def _of_others(self, ranks: Sequence[int], spans: Sequence[slice]) -> list[tuple[int, slice]]:
-        """Return the other members with a slice that is not empty, and the slice."""
+        """Return the other members that have a non-empty slice, each with its slice."""
         return [(p, span) for p, span in zip(ranks, spans, strict=True) if p != self._group.rank and length_of(span)]
 
     def _collect(
@@ -195,7 +195,7 @@ class Reduction:
         return rows, waited
 
     def _swap(self, outgoing: dict[int, Tensor], incoming: dict[int, Tensor], length: int = 0) -> float:
-        """Send what is packed, and fill `incoming` with rows of that length, or one row each; return the seconds."""
+        """Send the packed rows and fill `incoming` with the peers' rows; return the seconds."""
         began = time.perf_counter()
         if self._coding is None:
             self._group.swap(outgoing, incoming)
@@ -212,13 +212,13 @@ class Reduction:
         return time.perf_counter() - began
 
     def _packed(self, rows: Sequence[Tensor]) -> Tensor:
-        """Return the rows as they are sent, one behind the other."""
+        """Return the rows in the form in which they are sent, concatenated."""
         packed = rows if self._coding is None else [self._coding.pack(row) for row in rows]
         return packed[0] if len(packed) == 1 else torch.cat(list(packed))
 
 
 def _whole(sums: list[Tensor], _part: Tensor) -> Reduced:
-    """Return the sum of a slice of all members' rows: nothing is missing."""
+    """Return the sum itself: in a mesh, it is complete."""
     return Reduced(sums[0], 0.0)
 
 
@@ -228,7 +228,7 @@ def _whole(sums: list[Tensor], _part: Tensor) -> Reduced:
 class BucketSums:
     """The buckets of one update of `shards` shards, in the order in which they are given; `total` gets their totals.
 
-    Leaving the block waits for what is under way.
+    Leaving the block waits for running additions.
     """
 
     def __init__(self, reduction: Reduction, shards: int, total: Tensor) -> None:
@@ -240,7 +240,7 @@ class BucketSums:
         self._is_broken = False
 
     def give(self, place: slice, rows: list[Tensor]) -> None:
-        """Add the sums of the members' subtrees of that part of the gradient; `rows` are this member's."""
+        """Start to add all members' sums of that part of the gradient; `rows` are this member's."""
         self._under_way.append(self._thread.submit(self._add, place, rows))
 
     def wait(self) -> float:

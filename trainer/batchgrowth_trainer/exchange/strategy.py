@@ -32,7 +32,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where a strategy works: the member's replica and group, a context in which it computes, and `check`.
+    """What a strategy works with: the member's replica and group, a context in which it computes, and `check`.
 
     `check()` raises PeerLost once the generation is over; a strategy calls it where it has not sent for a while.
     """
@@ -44,10 +44,9 @@ class Setting:
 
 
 class Strategy(Protocol):
-    """A way to exchange gradients or weights.
-
-    It lives as long as a generation. What it keeps for longer is in tensors of the replica: a strategy that keeps any
-    has a static method `register(replica)`, which registers them before the replica gets a state.
+    """A way to exchange gradients or weights. It lives as long as a generation. State that must live longer is in
+    tensors of the replica: a static method `register(replica)` of the strategy registers them before the replica gets a
+    state.
     """
 
     def round(self, stop_requested: Callable[[], bool]) -> Round:
@@ -66,7 +65,7 @@ def strategy_of(setting: Setting) -> Strategy:
 
 
 def prepare_exchange(replica: Replica) -> None:
-    """Give the replica what its job's exchange keeps in it, and have its sums compressed if the job asks for that."""
+    """Register the tensors that the job's exchange keeps in the replica, and set the compression of its sums."""
     replica.round_node = compression_for(replica.spec)
     register = getattr(resolve_name(replica.spec.exchange.entry.strategy), "register", None)
     if register is not None:

@@ -1,6 +1,6 @@
-"""Sums of gradients that are final, and can be sent, while the backward pass of a run's last shard still goes on.
+"""Sends sums of gradients as soon as they are final, while the backward pass of a member's last shard goes on.
 
-A gradient is cut into buckets of whole parameters, which the model alone decides. A bucket is final once each of its
+The gradient is cut into buckets of whole parameters, which depend only on the model. A bucket is final once each of its
 parameters has its gradient in the last shard; then its sums are added along the fixed tree as all others are, so the
 bits are those of adding whole rows at the end.
 """
@@ -24,9 +24,9 @@ Give = Callable[[slice, list[Tensor]], None]
 
 
 def stream_of(replica: Replica) -> "Stream | None":
-    """Return the stream of a job that adds gradients by AllReduce; None if it has no two buckets, or needs whole rows.
-
-    The same in all processes, since they exchange the same buckets; on a GPU they are given after the backward pass.
+    """Return the stream of a job that adds gradients by AllReduce; None if it has fewer than two buckets, or needs
+    whole rows. All processes get the same answer, because they exchange the same buckets; on a GPU, buckets are given
+    after the backward pass.
     """
     spec = replica.spec
     places = buckets(replica.parameters)
@@ -37,9 +37,8 @@ def stream_of(replica: Replica) -> "Stream | None":
 
 
 def buckets(parameters: FlatParameters) -> list[slice]:
-    """Return the places of the buckets, in the order in which most models get their gradients: from the last layer on.
-
-    The parameters behind `last_from`, which belong to all layers, come at the end.
+    """Return the places of the buckets from the last layer on, the order in which most models get their gradients. The
+    parameters from `last_from` on, which all layers share, come at the end.
     """
     found = []
     for lo, end in ((0, parameters.last_from), (parameters.last_from, parameters.length)):
@@ -51,10 +50,9 @@ def buckets(parameters: FlatParameters) -> list[slice]:
 
 
 class Stream:
-    """Knows from an earlier shard which gradients backward computes, each once, and only then gives buckets early.
-
-    A model whose backward reaches a parameter when its bucket was given already makes `is_wrong` true: the sums of that
-    update are worthless, and no later bucket is given early.
+    """Gives buckets early once an earlier shard has shown which gradients backward computes, each once. If backward
+    reaches a parameter after its bucket was given, `is_wrong` becomes true: the sums of that update are worthless, and
+    from then on no bucket is given early.
     """
 
     def __init__(self, replica: Replica, places: Sequence[slice]) -> None:
@@ -74,9 +72,8 @@ class Stream:
         return self._may_be_early and self._reached is not None
 
     def sums(self, nodes: Sequence[tuple[int, int]], compute: ComputeShard, give: Give) -> list[Partial]:
-        """Return the sums of these subtrees, in order, of the shards that `compute` computes; give all their buckets.
-
-        The gradients in the result are not to be used: the buckets have them.
+        """Return the sums of these subtrees, in order, over shards that `compute` computes, and give all their buckets.
+        Use the gradients of the buckets, not those in the result.
         """
         self.is_wrong = False
         if not nodes:
@@ -104,18 +101,18 @@ class Stream:
         return [*done, chain[0]]
 
     def bucket_of(self, parameter: int) -> int:
-        """Return the number of the bucket of the parameter with that number."""
+        """Return the index of the bucket that has the parameter with that index."""
         return self._bucket_of[parameter]
 
     def _waited_for(self) -> list[int]:
-        """Return how many parameters of each bucket should have a gradient."""
+        """Return the number of parameters in each bucket that should get a gradient."""
         expected = range(len(self._bucket_of)) if self._reached is None else self._reached
         counts = Counter(self._bucket_of[number] for number in expected)
         return [counts[number] for number in range(len(self.places))]
 
     @contextmanager
     def _followed(self, last: "_LastShard", present: Partial) -> Iterator[None]:
-        """Have `last` follow each gradient of a backward pass into that sum, if that may be of use."""
+        """Let `last` follow each gradient of a backward pass into that sum, if it may give buckets early."""
         last.row = present.row
         if not self._may_be_early:
             yield
@@ -133,7 +130,7 @@ class Stream:
 
 
 class _LastShard:
-    """The last shard of a run: its sums with the subtrees `lefts` before it, from the root on, and the sums `done`.
+    """A member's last shard: its sums with the subtrees `lefts` before it, from the root on, and the sums `done`.
 
     A bucket with number n is complete with `missing[n]` gradients. `row` is the shard's own.
     """
@@ -152,7 +149,7 @@ class _LastShard:
         self.is_wrong = False
 
     def follow(self, number: int, _: Tensor) -> None:
-        """Take that parameter's gradient as computed, and give the buckets that are complete with it."""
+        """Note that the parameter's gradient is computed, and give a bucket that is now complete."""
         bucket = self._stream.bucket_of(number)
         self.is_wrong = self.is_wrong or bucket < self._next
         if number in self.reached:
@@ -166,7 +163,7 @@ class _LastShard:
             self._give_next()
 
     def end(self, row: Tensor, weights: int) -> None:
-        """Add what is left of the shard's row, whose first `weights` numbers are the gradient."""
+        """Add the rest of the shard's row after the gradient, which is its first `weights` numbers."""
         self.row = row
         while self._next < len(self._missing):
             self._give_next()
@@ -179,7 +176,7 @@ class _LastShard:
         self._give(place, [*(row[place] for row in self._done), total])
 
     def _added(self, place: slice) -> Tensor:
-        """Return the sum of that part of the subtree's rows, which is the root's afterwards."""
+        """Add that part of the subtrees' rows, and return the root's."""
         *lefts, total = (row[place] for row in (*self._lefts, self.row))
         for left in reversed(lefts):
             total = left.add_(total)

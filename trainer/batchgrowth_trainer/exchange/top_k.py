@@ -1,7 +1,6 @@
-"""TopK: each logical replica sends its largest changes of weights alone, and keeps the others for a later exchange.
-
-What a replica has not sent yet, its residual, is added to its next changes, so nothing is lost: error feedback. The
-residuals are vectors of the replicas' states, in logical_replicas.py. The changes that are sent are added to the
+"""TopK: each logical replica sends only its largest changes of weights, and keeps the others for a later exchange. The
+changes that a replica has not sent, its residual, are added to its next changes, so nothing is lost (error feedback).
+The residuals are vectors of the replicas' states, in logical_replicas.py. The changes that are sent are added to the
 weights in the order of the replicas; then all replicas have the same weights.
 """
 
@@ -37,9 +36,8 @@ class TopK(LogicalReplicas):
         self._count = self.replica.spec.exchange.settings.count(len(self.centre))
 
     def train(self, states: dict[int, State], steps: Sequence[Step], losses: Tensor) -> None:
-        """Train each replica, whose changes count as often as its examples.
-
-        Together they are the mean of the replicas' changes.
+        """Train each replica, and weight its changes by its share of the examples, so that their sum is the mean
+        change.
         """
         examples = sum(step.examples for step in steps)
         weights = self.replica.parameters.vector.data
@@ -74,10 +72,7 @@ class TopK(LogicalReplicas):
 
 
 def _taken(residual: Tensor, count: int) -> Tensor:
-    """Return the places of the largest numbers, and the bits of these, shape (2, count).
-
-    They become 0 in the residual.
-    """
+    """Return the places of the largest numbers and their bits, shape (2, count), and set them to 0 in the residual."""
     places = largest(residual, count)
     changes = residual[places]
     residual[places] = 0.0
@@ -96,5 +91,5 @@ def largest(vector: Tensor, count: int) -> Tensor:
 
 
 def _squares(vectors: Iterable[Tensor]) -> float:
-    """Return the sum of the squares of all of them."""
+    """Return the sum of the squares of these numbers."""
     return sum(float(torch.dot(vector, vector)) for vector in vectors)

@@ -1,4 +1,4 @@
-"""The content of a figure of one or several runs: its lines, each with its x in epochs, updates and seconds."""
+"""The content of a figure of one or several runs: its lines, each with x values in epochs, updates and seconds."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -72,7 +72,7 @@ def steps(rows: Sequence[HistoryRow], name: str) -> Line:
 
 
 def _start(rows: Sequence[HistoryRow], axis: str) -> float:
-    """Return the x at which the history begins: 0 if it has update 1, otherwise that of its first row."""
+    """Return the x at which the history begins: 0 if it has update 1, otherwise the x of its first row."""
     return 0.0 if rows[0].update == 1 else float(getattr(rows[0], axis))
 
 
@@ -91,7 +91,7 @@ WIDEST_HALO = 6.0
 
 @dataclass(frozen=True, slots=True)
 class DrawnRun:
-    """One run's lines, in one colour. `halo` widens earlier runs' lines, so that they show behind equal later ones."""
+    """One run's lines, in one colour. `halo` widens earlier runs' lines, so that equal later lines do not hide them."""
 
     name: str
     label: str
@@ -172,7 +172,7 @@ def _drawn(run: RecordedRun, name: str, place: int, number: int) -> DrawnRun:
 
 
 def _measured(run: RecordedRun) -> dict[str, Line]:
-    """Return the line of what the looks measured, by its name, without infinite values."""
+    """Return the line of the values that the looks measured, named by the quantity, without infinite values."""
     rows = {row.update: row for row in run.history}
     seen = [look for look in run.looks if math.isfinite(look.value) and look.update in rows]
     line = Line(positions([rows[look.update] for look in seen]), column(seen, "value"))

@@ -1,4 +1,4 @@
-"""A figure as a PNG, with a row per panel and a column per x axis (epochs, updates, seconds)."""
+"""Draws a figure as a PNG, with a row per panel and a column per x axis (epochs, updates, seconds)."""
 
 from collections.abc import Sequence
 from pathlib import Path

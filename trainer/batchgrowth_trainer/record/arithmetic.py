@@ -1,6 +1,5 @@
-"""How a process adds: the digest of a job's first shard, and what may explain a different one.
-
-Processors, versions of torch and numbers of threads add in different orders, so the last bits of a sum differ.
+"""How a process adds: the digest of a job's first shard, and the facts that may explain a different digest. Processors,
+versions of torch and numbers of threads add in different orders, so the last bits of a sum differ.
 """
 
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ class Arithmetic:
 
     `digest` is the SHA-256, in hex, of the first shard's gradient, change of buffers and loss with the first weights;
     it is empty if the job's kernels need not be deterministic. The other fields describe the process that computed it:
-    `device` is "CPU" or the name of the GPU, `instructions` what torch uses of the processor, such as AVX512.
+    `device` is "CPU" or the name of the GPU, `instructions` the vector instructions that torch uses, such as AVX512.
     All fields are empty if nothing was computed.
     """
 
@@ -31,7 +30,7 @@ class Arithmetic:
     threads: str = ""
 
     def why_not(self, other: "Arithmetic") -> str:
-        """Return how this process differs from the other, "AVX2 rather than AVX512"; a guess if it does not."""
+        """Return how this process differs from the other, "AVX2 rather than AVX512"; if no field differs, a guess."""
         mine = self.to_json()
         theirs = other.to_json()
         different = [name for name in mine if name != "digest" and mine[name] != theirs[name]]
@@ -43,5 +42,5 @@ class Arithmetic:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Self:
-        """Return what `to_json` was called on; fields of another version are left out."""
+        """Return the object that `to_json` wrote; fields of another version are ignored."""
         return cls(**{field.name: str(given.get(field.name, "")) for field in fields(cls)})

@@ -1,7 +1,7 @@
-"""Checkpoints that are whole or absent, and that name the job they belong to.
+"""Checkpoints that are complete or absent, and that name the job they belong to.
 
-A checkpoint has two parts, whatever stores them: the state as flat tensors without a pickle, and a manifest with the
-state's digest, the mathematics of the job, and its own digest.
+A checkpoint has two parts, wherever it is stored: the state as flat tensors without a pickle, and a manifest with the
+state's digest, the fields of the spec that determine the weights, and its own digest.
 """
 
 import hashlib
@@ -62,7 +62,7 @@ def sha256(data: bytes) -> str:
 def manifest_bytes(
     position: Position, state: bytes, mathematics: Mapping[str, Any], story: Mapping[str, Any], **more: Any
 ) -> bytes:
-    """Return the manifest of a checkpoint with this state; `more` is what else its reader needs, as JSON."""
+    """Return the manifest of a checkpoint with this state; `more` is further JSON for its reader."""
     manifest = {
         "format": FORMAT,
         "position": {"update": position.update, "epoch": position.epoch, "offset": position.offset},
@@ -77,7 +77,7 @@ def manifest_bytes(
 
 
 def read_manifest(data: bytes) -> dict[str, Any]:
-    """Return the manifest without its digest. Raises Damaged if it is not what was written."""
+    """Return the manifest without its digest. Raises Damaged if it was changed since it was written."""
     try:
         manifest = json.loads(data)
     except ValueError as error:
@@ -90,7 +90,7 @@ def read_manifest(data: bytes) -> dict[str, Any]:
 
 
 def read_state(manifest: Mapping[str, Any], state: bytes) -> Saved:
-    """Return the checkpoint of a manifest and its state. Raises Damaged if the state is not what was written."""
+    """Return the checkpoint of a manifest and its state. Raises Damaged if the state differs from what was written."""
     if sha256(state) != manifest["sha256"]:
         raise Damaged(f"{STATE} is not what was written ({len(state)} of {manifest['bytes']} bytes, other digest)")
     try:
@@ -101,7 +101,7 @@ def read_state(manifest: Mapping[str, Any], state: bytes) -> Saved:
 
 
 def foreign(manifest: Mapping[str, Any], mathematics: Mapping[str, Any], elsewhere: str) -> str:
-    """Say why the checkpoint belongs to another job, and what would do; "" if it belongs to this job."""
+    """Return why the checkpoint belongs to another job, with a remedy; "" if it belongs to this job."""
     changes = differences(manifest["mathematics"], mathematics)
     if not changes:
         return ""
@@ -211,7 +211,7 @@ class CheckpointStore:
         )
 
     def resume(self, note: Callable[[str], None]) -> Saved | None:
-        """Return what load_latest does: the run's other files are already beside the checkpoints."""
+        """Return the same as load_latest, because the run's other files are already beside the checkpoints."""
         return self.load_latest(note)
 
     def keep_results(self) -> None:

@@ -1,4 +1,4 @@
-"""A workload that is a function of a notebook or a script: sent and kept as it is, with a digest of what it names."""
+"""Workloads that are functions of a notebook or a script: pickled, and identified by a digest of all that they use."""
 
 import builtins
 import dis
@@ -39,9 +39,8 @@ _CODE = (
 
 def parts_of(function: Callable[..., Any]) -> dict[str, str]:
     """Return the digests of the function, under "", and of every global that it uses directly or indirectly, by name.
-
-    What a module defines counts by its name. Raises what cloudpickle raises for an object that
-    it cannot take apart.
+    An object that a module defines counts by its name. Raises what cloudpickle raises for an object that it cannot take
+    apart.
     """
     parts: dict[str, str] = {}
     waiting: list[tuple[str, Any]] = [("", function)]
@@ -73,7 +72,7 @@ def importable_name(value: Any) -> str | None:
 
 
 class _Walk:
-    """Goes through a value; `named` collects the globals that its functions use, which count by name here."""
+    """Walks through a value for its digest; `named` collects globals that its functions use, which count by name."""
 
     def __init__(self) -> None:
         self.named: dict[str, Any] = {}
@@ -187,12 +186,12 @@ _RECEIVED: dict[str, Callable[..., Any]] = {}
 
 
 def is_function(entrypoint: str) -> bool:
-    """Whether this entrypoint names a function that was sent, and no module."""
+    """Return whether this entrypoint names a function that was sent instead of a module."""
     return entrypoint.startswith(f"{_MODULE}.")
 
 
 def packed(function: Callable[..., Any]) -> tuple[str, bytes]:
-    """Return the entrypoint of a function without a module, and its bytes; this process can find it from now on.
+    """Return the entrypoint of a function without a module, and its pickle; this process can find it from now on.
 
     Raises WorkloadError if it cannot be sent, or holds more than LARGEST_BYTES.
     """
@@ -218,7 +217,7 @@ def packed(function: Callable[..., Any]) -> tuple[str, bytes]:
 
 
 def receive(data: bytes) -> None:
-    """Have the function that `packed` wrote, unless this process has it. Raises WorkloadError if it cannot be read."""
+    """Unpickle the function that `packed` wrote, unless this process has it. Raises WorkloadError if that fails."""
     header = _header(data)
     entrypoint = header["entrypoint"]
     if entrypoint in _RECEIVED:
@@ -278,7 +277,7 @@ def function_in(folder: Path, entrypoint: str) -> bytes:
 
 
 def changes(before: bytes, now: bytes) -> list[str]:
-    """Return the names that differ between a run's function and the current one: globals, and the function's own."""
+    """Return the names of globals that differ between a run's function and the current one, and the function's own."""
     there = _header(before)
     here = _header(now)
     names = sorted(

@@ -85,7 +85,7 @@ class RowFile:
         self._cut(update)
 
     def flush(self) -> None:
-        """Write the buffer; what the disk does not take stays in it. Raises OSError with the file's name."""
+        """Write the buffer; bytes that the disk does not take stay in it. Raises OSError with the file's name."""
         with named(self._path):
             while self._buffer:
                 self._file = self._file or self._path.open("ab", buffering=0)
@@ -123,7 +123,7 @@ def whole_lines(path: Path) -> list[str]:
 
 
 def _end(path: Path, most: float) -> tuple[tuple[str, ...], int, int]:
-    """Return the header, the bytes up to the last whole row of at most update `most`, and that row's update or 0."""
+    """Return the header, the bytes up to the last complete row of at most update `most`, and that row's update or 0."""
     with path.open("rb") as file:
         header = file.readline()
         if not header.endswith(b"\n"):
@@ -287,7 +287,7 @@ class History:
     """Appends a run's rows to the files in `directory`, created if missing; rows are buffered until `flush`."""
 
     def __init__(self, directory: Path) -> None:
-        """Continue the files that exist. Raises OSError."""
+        """Continue existing files. Raises OSError."""
         directory.mkdir(parents=True, exist_ok=True)
         self._updates = RowFile(directory / HISTORY_FILE)
         self._evaluations = RowFile(directory / EVALUATIONS_FILE)
@@ -319,7 +319,7 @@ class History:
             self._growth.append(GROWTH_HEADER, row.update, _growth_cells(row))
 
     def truncate(self, update: int) -> None:
-        """Drop the rows after `update`, at which a resume continues; each file changes completely or not at all."""
+        """Drop the rows after `update`, at which a resume continues; each file is cut completely or not at all."""
         for file in self._files:
             file.truncate(update)
 

@@ -46,11 +46,10 @@ _LOCK_RETRY_SECONDS = 0.5
 
 
 class OutputFolder:
-    """The folder, locked for one run; a lock that another run holds is waited for, up to `patience` seconds.
-
-    A file server may take the lock of a machine that it cannot reach, so the lock's file names its holder.
-    `note` is called once if that takes time. Raises StorageError if the lock stays held, CheckpointError if the folder
-    cannot be written, and Interrupted if a stop is requested before.
+    """The folder, locked for one run. If another run holds the lock, this waits up to `patience` seconds and calls
+    `note` once. The lock's file names its holder, because a file server may release the lock of a machine that it
+    cannot reach. Raises StorageError if the lock stays held, CheckpointError if the folder cannot be written, and
+    Interrupted if a stop is requested before.
     """
 
     def __init__(
@@ -125,7 +124,7 @@ class OutputFolder:
         os.close(self._lock)
 
     def summary(self) -> dict[str, Any] | None:
-        """Return the summary of the finished run here; None if it is missing or damaged, so that it is rewritten."""
+        """Return the summary of the finished run; None if it is missing or damaged, and must be rewritten."""
         try:
             return read_summary(self.path)
         except CheckpointError:
@@ -145,7 +144,7 @@ class OutputFolder:
         return aside
 
     def write(self, name: str, data: bytes) -> Path:
-        """Write a file whole or not at all. Raises CheckpointError, and Superseded if another run took the folder."""
+        """Write a file completely or not at all. Raises CheckpointError; Superseded if another run took the folder."""
         self.check_held()
         target = self.path / name
         try:

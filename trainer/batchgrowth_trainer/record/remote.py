@@ -41,14 +41,14 @@ _OF_CREDENTIALS = ("169.254.169.254", "metadata.google.internal", "/token", "Cre
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """What a bucket lists of an object; `modified` is by the store's clock."""
+    """An object as a bucket lists it; `modified` is by the store's clock."""
 
     size: int
     modified: datetime
 
 
 class Bucket:
-    """The objects below a prefix, which names of objects leave out.
+    """The objects below a prefix; their names do not include the prefix.
 
     Its methods raise CheckpointError, or StorageError if a retry may help.
     """
@@ -105,7 +105,7 @@ class Bucket:
 
 @contextmanager
 def _told(uri: str, what: str) -> Iterator[None]:
-    """Turn an error of the store that is raised inside the block into a CheckpointError that quotes no credential."""
+    """Turn the store's errors inside the block into CheckpointErrors that quote no credential."""
     try:
         yield
     except (BaseError, OSError, ValueError) as error:
@@ -114,7 +114,7 @@ def _told(uri: str, what: str) -> Iterator[None]:
 
 
 def _meaning(error: Exception) -> tuple[type[CheckpointError], str]:
-    """Return the kind of error, and a text that says what it is and what would do."""
+    """Return the kind of error, and a text that explains it and names a remedy."""
     text = str(error).partition("\n\nDebug source")[0]
     status = int((_STATUS.search(text) or ["", "0"])[1])
     code = _code(text)
@@ -167,7 +167,7 @@ class Pieces:
         self._of: dict[str, list[Piece]] = {name: [] for name in FILES}
 
     def current(self) -> dict[str, list[Piece]]:
-        """Return the pieces of each file as it is now. Raises OSError."""
+        """Return each file's current pieces. Raises OSError."""
         for name, old in self._of.items():
             path = self._folder / name
             size = path.stat().st_size if path.exists() else 0
@@ -186,9 +186,8 @@ class Pieces:
     def restore(
         self, pieces: Mapping[str, Sequence[Sequence[int | str]]], update: int, fetch: Callable[[str], bytes]
     ) -> None:
-        """Write the files as these pieces have them, up to the row of that update.
-
-        Raises OSError, and Damaged if a piece is not what was written.
+        """Write the files from these pieces, up to the row of that update. Raises OSError, and Damaged if a piece was
+        changed since it was written.
         """
         for file in FILES:
             path = self._folder / file
@@ -215,7 +214,7 @@ def _name(file: str, begin: int, end: int, data: bytes) -> str:
 
 
 def grown(ends: Sequence[int], size: int) -> list[int]:
-    """Return where the pieces of a file end that has grown to `size` bytes, given where they ended before."""
+    """Return the ends of a file's pieces after it has grown to `size` bytes, given their ends before."""
     kept = list(ends)
     begin = kept[-1] if kept else 0
     if size <= begin:
@@ -265,7 +264,7 @@ class RemoteCheckpoints:
         self.place = bucket.uri
 
     def prepare(self) -> None:
-        """Prove that objects can be written, and delete those that a killed trainer left without a manifest.
+        """Prove that objects can be written, and delete objects that a killed trainer left without a manifest.
 
         Raises CheckpointError, or StorageError after READ_SECONDS of trouble that may pass.
         """
@@ -294,7 +293,7 @@ class RemoteCheckpoints:
     def load_latest(self, note: Callable[[str], None]) -> Saved | None:
         """Return the newest whole checkpoint; None if there is none.
 
-        Raises StorageError also if another trainer has written a newer one, whose history this one does not have.
+        Raises StorageError also if another trainer has written a newer one, because this trainer lacks its history.
         """
         saved = self._newest(note, with_rows=False)
         if saved is not None and saved.snapshot.position.update > self._update:
@@ -389,9 +388,8 @@ class RemoteCheckpoints:
         return data
 
     def _drop_old(self, manifests: Collection[str], mine: str) -> None:
-        """Delete the manifests beyond `keep` updates, this trainer's newest aside, and what only they needed.
-
-        What cannot be deleted now is left for the next time.
+        """Delete the manifests beyond the newest `keep`, except this trainer's newest, and the objects that only they
+        needed. Objects that cannot be deleted now are left for the next time.
         """
         by_update = sorted(manifests, key=_update_of, reverse=True)
         newest = sorted({_update_of(name) for name in by_update}, reverse=True)[: self._keep]
@@ -420,7 +418,7 @@ class RemoteCheckpoints:
 
 
 def _patiently(act: Callable[[], _T]) -> _T:
-    """Return what `act` returns, retried for READ_SECONDS while it raises StorageErrors."""
+    """Call `act` and return its result; retry for READ_SECONDS while it raises StorageErrors."""
     return storage.retried(act, storage.READ_SECONDS)
 
 

@@ -37,7 +37,7 @@ def manifest_text(job: BatchGrowthJob) -> str:
 def declared_manifest(directory: Path) -> str:
     """Return a manifest, as YAML, that repeats the run in `directory` with the same weights.
 
-    What a measured growth decided becomes milestones; a declared growth stays as it is.
+    The decisions of a measured growth become milestones; a declared growth stays unchanged.
     Raises DataError if there is no run, SpecError if its manifest is damaged.
     """
     job = recorded_job(directory)
@@ -104,7 +104,7 @@ def _job_file(directory: Path) -> Path:
 
 
 def measured_quantity(directory: Path) -> str:
-    """Return what the growth of the run measures; "" if it is declared or the run has no job.yaml."""
+    """Return the name of the quantity that the run's growth measures; "" if it is declared or there is no job.yaml."""
     path = directory / JOB_FILE
     if not path.is_file():
         return ""
@@ -215,7 +215,7 @@ def read_summary(directory: Path) -> dict[str, Any] | None:
 
 
 def evaluation_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what a summary says of an early end and of the best evaluation, each with its name."""
+    """Return what a summary says about an early stop and about the best evaluation, each with its name."""
     facts = []
     if early := summary.get("stoppedEarly"):
         facts.append(("ended early", f"after epoch {early['afterEpoch']}"))

@@ -68,7 +68,7 @@ class Snapshot:
     tensors: Mapping[str, Tensor]
 
     def check_fits(self, live: Mapping[str, Tensor]) -> None:
-        """Raise CheckpointError unless the names, dtypes and lengths equal those of the live state's vectors.
+        """Raise CheckpointError unless names, dtypes and lengths match the live state's vectors.
 
         The snapshot may lack the best weights, or have them although the job does not keep them.
         """
@@ -89,8 +89,8 @@ class Snapshot:
 class Trained:
     """The result of training.
 
-    `snapshot` is None if training stopped before the first update. `state_dict` is the model's, on the CPU, and `best`
-    the one at the best evaluation if the job keeps it.
+    `snapshot` is None if training stopped before the first update. `state_dict` is the model's, on the CPU; `best` is
+    the state dict at the best evaluation, if the job keeps it.
     """
 
     snapshot: Snapshot | None

@@ -1,4 +1,4 @@
-"""Trouble with the storage of a run, and files that are whole or absent."""
+"""Errors of a run's storage, and files that are written completely or not at all."""
 
 import errno
 import os
@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 
 def passes(error: OSError) -> bool:
-    """Return whether a retry may succeed; a file system that failed is read-only until a new pod mounts it."""
+    """Return whether a retry may succeed. A file system that has failed stays read-only until a new pod mounts it."""
     return may_pass(error) or error.errno == errno.EROFS
 
 
@@ -56,7 +56,7 @@ def reported_as_checkpoint_error() -> Iterator[None]:
 
 
 def retried(act: Callable[[], _T], seconds: float, note: Callable[[str], None] = lambda _: None) -> _T:
-    """Return what `act` returns; retry it for up to `seconds` while it raises StorageErrors, which go to `note`."""
+    """Call `act` and return its result; retry for up to `seconds` while it raises StorageErrors, which `note` gets."""
 
     def report(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
@@ -72,9 +72,8 @@ def retried(act: Callable[[], _T], seconds: float, note: Callable[[str], None] =
 
 
 def read_patiently(name: str, read: Callable[[], _T]) -> _T:
-    """Return what `read` returns, retried for READ_SECONDS.
-
-    Raises StorageError or CheckpointError for an OSError, except that FileNotFoundError passes.
+    """Call `read` and return its result; retry for READ_SECONDS. Turn an OSError into a StorageError or a
+    CheckpointError, except FileNotFoundError, which passes.
     """
 
     def attempt() -> _T:
@@ -93,7 +92,7 @@ def read_patiently(name: str, read: Callable[[], _T]) -> _T:
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Add the file's name to an OSError that the block raises; operations on an open file leave it out."""
+    """Add the file's name to an OSError that the block raises, because operations on an open file omit it."""
     try:
         yield
     except OSError as error:

@@ -34,9 +34,9 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """The examples at `indices`, int64, shape (N,), drawn with a seed that only they have.
+    """A request for the examples at `indices`, int64, shape (N,), which are read with a seed of their own.
 
-    They are of the training set, or of the test set with that name.
+    They belong to the training set, or to the test set of that name.
     """
 
     test: str | None
@@ -73,7 +73,7 @@ class Requests:
         return Request(None, indices, reading_seed(self._seed, step.position.update, shard) if self._draws else 0)
 
     def coming(self, plan: Plan, step: Step, shards: range, runs: Runs) -> Iterator[Request]:
-        """Yield the requests for these shards of an update, and for the `runs` of later ones, to the end of the plan.
+        """Yield the requests for these shards of an update, then for the `runs` of later updates, to the plan's end.
 
         With `none_known` they end after these shards: to plan each later update takes a second in a long job.
         """
@@ -100,10 +100,9 @@ _LONGEST_WAIT_SECONDS = 5.0
 
 
 def read(workload: Workload, request: Request) -> tuple[Any, Any]:
-    """Read a request as `fetch` does, and again if an example cannot be read at first.
-
-    The generators are seeded before, unless reading cannot draw from them, and are left as they then are.
-    Raises DataError, which is a ReadFault if the example might be read later or elsewhere, and WorkloadError.
+    """Read a request as `fetch` does, and retry if an example cannot be read. The generators are seeded before, unless
+    reading cannot draw from them, and are not restored. Raises DataError, which is a ReadFault if the example might be
+    read later or elsewhere, and WorkloadError.
     """
     dataset = workload.train if request.test is None else workload.test_sets[request.test]
     if is_indexed(workload, dataset):
@@ -123,7 +122,7 @@ def is_indexed(workload: Workload, dataset: Dataset) -> bool:
 
 
 class _Retries:
-    """The Attempt for every example of one shard: tries again, and draws the same each time."""
+    """The Attempt for the examples of one shard: it retries with the same random draws."""
 
     def __init__(self) -> None:
         self._retrying = Retrying(
@@ -145,7 +144,7 @@ class _Retries:
 
 
 class _stop_at(stop_base):  # noqa: N801
-    """Stops before the wait that would end after this time of the monotonic clock."""
+    """Stops retrying before a wait that would end after this time of the monotonic clock."""
 
     def __init__(self, ends: float) -> None:
         self._ends = ends
@@ -160,7 +159,7 @@ Attempt = Callable[[Callable[[], Any]], Any]
 
 
 def at_once(read: Callable[[], Any]) -> Any:
-    """Read once: the default Attempt."""
+    """Read once, without retries: the default Attempt."""
     return read()
 
 
@@ -189,7 +188,7 @@ def fetch(
 
 
 def _pair(columns: Any, source: Any = None) -> tuple[Any, Any]:
-    """Split a batch that the function `source` made into its inputs and its target."""
+    """Split a batch, which the function `source` made, into inputs and target."""
     if isinstance(columns, (list, tuple)) and len(columns) == 2:
         return columns[0], columns[1]
     if isinstance(columns, Mapping):
@@ -254,9 +253,8 @@ _COLLATED = {**default_collate_fn_map, type(None): _collated_none}
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """Return `value` with every tensor, also those in tuples, lists and dicts, moved to `device`.
-
-    To a GPU a tensor is copied from pinned memory, so that the copy does not hold up the process.
+    """Return `value` with every tensor in it, also in tuples, lists and dicts, moved to `device`. A tensor is copied to
+    a GPU from pinned memory, so the process does not wait for the copy.
     """
     if device.type == "cpu":
         return value

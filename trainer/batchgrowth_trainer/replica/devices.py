@@ -24,7 +24,7 @@ _M_ARENA_MAX = -8
 
 
 def make_device(spec: JobSpec) -> torch.device:
-    """Return the device workload.device names; Auto is a GPU if one is visible.
+    """Return the device that workload.device names; Auto is a GPU if one is visible.
 
     Raises DeviceFault if CUDA is missing.
     """
@@ -50,7 +50,7 @@ def prepare_process(spec: JobSpec) -> None:
 
 
 def _keep_memory() -> None:
-    """Make glibc keep freed memory, as `worker_environment` does from the beginning, also for the first thread."""
+    """Make glibc keep freed memory, also in the first thread; `worker_environment` does so from a process's start."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
@@ -61,7 +61,7 @@ def _keep_memory() -> None:
 
 
 def autocast(spec: JobSpec, device: torch.device) -> AbstractContextManager[object]:
-    """Return the arithmetic of spec.precision, for the block."""
+    """Return a context in which torch computes with spec.precision."""
     if spec.precision == "BFloat16":
         return torch.autocast(device.type, torch.bfloat16)
     return nullcontext()  # entering autocast takes several microseconds, even if it does nothing

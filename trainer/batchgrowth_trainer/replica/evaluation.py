@@ -35,7 +35,7 @@ Reduce = Callable[[Sequence[Tensor], int, Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What a member computed of a chunk from example `first` on.
+    """A member's results for a chunk of a test set, which begins with example `first`.
 
     `sums` of loss and metrics, float64, shape (1 + metrics,). Outputs and targets have their own shapes behind a first
     axis of the chunk's examples; they are None without metrics of the whole set.
@@ -86,7 +86,7 @@ def _evaluated(
 
 
 def computed(replica: Replica, name: str, run: tuple[int, int]) -> dict[int, Chunk]:
-    """Return the chunks of that run of the test set of that name, by number."""
+    """Return the results for that run of chunks of the named test set, by number."""
     replica.model.eval()
     start = replica.buffers.clone()
     chunks = {}
@@ -135,7 +135,7 @@ def _request(replica: Replica, name: str, chunk: int) -> Request:
 
 
 def _chunk(replica: Replica, name: str, coming: range) -> Chunk:
-    """Return the first of the chunks that are coming."""
+    """Return the result of the next chunk."""
     chunk = coming[0]
     request = _request(replica, name, coming[0])
     workload = replica.workload
@@ -218,7 +218,7 @@ def _halves(row: Tensor, shapes: Chunk, examples: int) -> tuple[Tensor, Tensor]:
 def judged(
     replica: Replica, rank: int, size: int, reduce: Reduce, watched: AbstractContextManager[Any] = _UNWATCHED
 ) -> dict[str, float]:
-    """Return what `evaluate` returns, which the replica's judgement has then taken into account."""
+    """Evaluate, let the replica's judgement take the values into account, and return them."""
     values = evaluate(replica, rank, size, reduce, watched)
     if replica.judgement.is_asked:
         with replica.as_evaluated():
@@ -234,6 +234,6 @@ def is_judged(replica: Replica) -> bool:
 
 
 def trained_of(replica: Replica) -> Trained:
-    """Return what the training has come to: the state, and the model's own state dict, now and at its best."""
+    """Return the result of training: the state, and the model's state dict now and at its best."""
     best = replica.judgement.best_state_dict(replica.model, replica.model_tensors())
     return Trained(replica.snapshot(), replica.state_dict(), best)

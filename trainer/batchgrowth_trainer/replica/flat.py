@@ -1,4 +1,4 @@
-"""The flat vectors of a replica: its parameters, its buffers, and the rows in which the sums of an update are made.
+"""The flat vectors of a replica: its parameters, its buffers, and the rows that hold the sums of an update.
 
 All parameters are views of one vector, and all buffers of one per dtype. So an update needs one broadcast, one
 checkpoint tensor and one optimizer step instead of a call per tensor.
@@ -49,7 +49,7 @@ class Span:
 
 
 def _lay_out_spans(named: Sequence[tuple[str, Tensor]]) -> tuple[list[Span], int]:
-    """Return a span for each tensor, one behind the other, and the length of the vector that holds them."""
+    """Return adjacent spans for the tensors, and the length of the vector that holds them."""
     spans = []
     end = 0
     for name, tensor in named:
@@ -59,7 +59,7 @@ def _lay_out_spans(named: Sequence[tuple[str, Tensor]]) -> tuple[list[Span], int
 
 
 class FlatParameters:
-    """All trained parameters as one float32 leaf, `vector`, shape (length,); the module's own are views of it.
+    """All trained parameters as one float32 leaf, `vector`, shape (length,); the module's parameters are views of it.
 
     Frozen parameters are left out, so that weight decay does not change them.
     """
@@ -88,7 +88,7 @@ class FlatParameters:
             parameter.data = span.of(self.vector.data)
 
     def of_copy(self, model: nn.Module, *, shared: bool) -> "FlatParameters":
-        """Return those of a copy of the model: views of the same vector if `shared`, else of a copy of it."""
+        """Return the parameters of a copy of the model: views of the same vector if `shared`, else of a copy of it."""
         other = copy(self)
         if not shared:
             other.vector = nn.Parameter(self.vector.data.clone())
@@ -105,13 +105,13 @@ class FlatParameters:
             parameter.grad = view
 
     def cuts(self, parts: int) -> list[int]:
-        """Return the numbers of the parameters at which N parts of about equal length begin, and the number of all."""
+        """Return the indices of the parameters at which N parts of about equal length begin, then the number of all."""
         wanted = [self.length * part / parts for part in range(parts + 1)]
         starts = self._starts
         return [min(range(len(starts)), key=lambda number: abs(starts[number] - each)) for each in wanted]
 
     def places(self, cuts: Sequence[int]) -> list[slice]:
-        """Return the elements from each of these parameters, by number, to the next."""
+        """Return the slices of the vector from each of these parameters, by index, to the next."""
         return [slice(self._starts[lo], self._starts[hi]) for lo, hi in pairwise(cuts)]
 
 
@@ -132,7 +132,7 @@ class _Slot:
 
 
 class FlatBuffers:
-    """All buffers, one flat vector per dtype; the changes by shards are summed and averaged like gradients."""
+    """All buffers, one flat vector per dtype; the changes that shards make are summed and averaged like gradients."""
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         self.vectors: dict[torch.dtype, Tensor] = {}
@@ -166,7 +166,7 @@ class FlatBuffers:
 
     @contextmanager
     def kept(self) -> Iterator[Start]:
-        """Return a copy of every vector, to which they are reset after the block."""
+        """Return a copy of every vector, and reset the vectors to it after the block."""
         start = self.clone()
         try:
             yield start
@@ -233,7 +233,7 @@ class Quantity:
     """A number in the tail of a row.
 
     `write(place, summed loss, summed gradient, weight)` writes a shard's summand to its place, a scalar view of the
-    row; `weight` is the number of examples of the update's largest shard over that of this one.
+    row. `weight` is the size of the update's largest shard divided by the size of this shard.
     """
 
     name: str
@@ -269,10 +269,8 @@ class Sums:
 
 
 class Tail:
-    """The last numbers of a row.
-
-    They are the quantities, then the timing of an earlier update if the growth looks at a clock, and last 1 if a member
-    requests a stop after the update.
+    """The last numbers of a row: the quantities, then the timing of an earlier update if the growth looks at a clock,
+    and last a 1 if a member requests a stop after the update.
     """
 
     def __init__(self, quantities: Sequence[Quantity], *, clock: bool) -> None:
@@ -285,17 +283,17 @@ class Tail:
         return list(row[-self.length :][: len(self.quantities)].unbind())
 
     def write_timing(self, row: Tensor, timing: Timing) -> None:
-        """Write the timing, of which one member's is enough; do nothing if the growth does not look at a clock."""
+        """Write this member's timing, since one is enough; do nothing if the growth does not look at a clock."""
         if self._timing:
             row[-3] = timing.seconds
             row[-2] = timing.load
 
     def request_stop(self, row: Tensor) -> None:
-        """Mark the row as that of a member that requests a stop."""
+        """Mark in the row that this member requests a stop."""
         row[-1] = 1.0
 
     def take_stop(self, total: Tensor) -> bool:
-        """Return whether a stop was requested, and take the request out of the total."""
+        """Return whether a stop was requested, and remove the request from the total."""
         requested = bool(total[-1] > 0)
         total[-1] = 0.0
         return requested
@@ -320,7 +318,7 @@ class Partial:
     """The sum over the shards [lo, hi), a node of the fixed tree, in a row of shape (L,).
 
     The other tensors are views of the row: the gradient, the gradient of each parameter, the change of the buffers, and
-    the places of the quantities. They are kept with the row, since making them takes as long as using them.
+    the places of the quantities. The views are kept with the row, because making them takes as long as using them.
     """
 
     lo: int
@@ -368,7 +366,7 @@ class Rows:
 
     @property
     def free(self) -> int:
-        """Return the number of rows that wait for an update."""
+        """Return the number of rows that are free for the next update."""
         return len(self._free)
 
 
@@ -394,7 +392,7 @@ Quantize = Callable[[Tensor], None]
 class Layout:
     """`runs[m]` are member m's shards, `nodes[m]` the subtrees that cover them, `order` the in-place additions.
 
-    The additions end in the slots `sums`: one, unless the runs are only a part of all shards.
+    The additions end in the slots `sums`; there is one slot, unless the runs are only a part of all shards.
     """
 
     runs: tuple[tuple[int, int], ...]
@@ -435,9 +433,8 @@ def add_up(
 
 
 def add_parts(rows: Sequence[Tensor], layout: Layout, quantize: Quantize | None = None) -> list[Tensor]:
-    """Return the sums of the nodes that the layout's runs cover; overwrites the rows, given in order.
-
-    Each sum is quantized, and is in one of the rows.
+    """Add the rows, given in order, and return the sums of the nodes that the layout's runs cover. Overwrites the rows;
+    each sum is quantized and is in one of them.
     """
     for left, right in layout.order:
         rows[left].add_(rows[right])

@@ -1,4 +1,4 @@
-"""A job's growth as part of a replica's state, and the stopwatch for a rule that looks at a clock.
+"""A job's growth as part of a replica's state, and a stopwatch for a rule that looks at a clock.
 
 What an update decides is the plan's: batchgrowth/growth.py.
 """
@@ -80,7 +80,7 @@ class GrowthState:
         return self._take_in() if is_due else None
 
     def _take_in(self) -> BatchDecision | None:
-        """Take what waits into account; the outcome of the last, as no look is due at the others."""
+        """Take the waiting updates into account, and return the outcome of the last; no look is due at the others."""
         waiting = self._waiting
         self._waiting = []
         decision = None

@@ -1,4 +1,4 @@
-"""What evaluations decide, as part of a replica's state: the end of the training, and the best weights so far.
+"""What evaluations decide, as part of a replica's state: an early end of training, and the best weights so far.
 
 Both move to other members and into checkpoints with the weights, so they do not depend on who evaluated.
 """
@@ -25,7 +25,7 @@ RECORD = f"{BEST}record"
 
 
 class Judgement:
-    """What the evaluations of a job amount to; `weights` are the live vectors that `best.NAME` keeps copies of.
+    """The decisions from a job's evaluations; `best.NAME` keeps copies of the live vectors `weights`.
 
     `tensors()` has the records as float64 vectors: who asks, and the numbers of BestEvaluation.
     """
@@ -45,7 +45,7 @@ class Judgement:
         self._write()
 
     def take(self, position: Position, values: Mapping[str, float], weights: Mapping[str, Tensor]) -> None:
-        """Take an evaluation of these weights into account; one that is known changes nothing."""
+        """Take an evaluation of these weights into account; a known one changes nothing."""
         for name, watched in self._watched.items():
             before = self._judged[name]
             now = self._judged[name] = before.after(position, values[watched.metric], watched)
@@ -59,9 +59,8 @@ class Judgement:
         return plan if self._end is None else plan.until(self._end)
 
     def known(self, epoch: int) -> int:
-        """Return the last epoch whose evaluation is taken into account, up to `epoch`.
-
-        `epoch` itself if none has to be.
+        """Return the last epoch up to `epoch` whose evaluation has been taken into account; `epoch` itself if the job
+        asks for none.
         """
         return min([epoch, *(judged.evaluated for judged in self._judged.values())])
 
@@ -80,7 +79,7 @@ class Judgement:
         return self._records | self._best
 
     def synchronize(self) -> None:
-        """Follow the vectors after they were written to; the best by another metric or mode is forgotten."""
+        """Read the vectors after a write; forget a best value by another metric or mode."""
         for name, watched in self._watched.items():
             self._judged[name] = judged_in(self._records, name, watched) or BestEvaluation()
         self._write()
@@ -128,7 +127,7 @@ def course_of(spec: JobSpec, tensors: Mapping[str, Tensor], plan: Plan) -> Cours
 
 
 def check_metrics(spec: JobSpec, workload: Workload) -> None:
-    """Raise WorkloadError if a metric that the job watches is none of the workload's."""
+    """Raise WorkloadError if the workload lacks a metric that the job watches."""
     names = metric_names(workload)
     for field, watched in (("keepBest", spec.evaluation.keep_best), ("stopEarly", spec.evaluation.stop_early)):
         if watched is not None and watched.metric not in names:
@@ -143,5 +142,5 @@ def metric_names(workload: Workload) -> list[str]:
 
 
 def _mark(watched: WatchedMetric) -> int:
-    """Return a number that differs for another metric or mode."""
+    """Return a number that identifies the metric and the mode."""
     return crc32(f"{watched.mode} {watched.metric}".encode())

@@ -18,8 +18,8 @@ _LONGEST = 65_536  # elements: twenty slices of it in float64 take 10 MiB
 class Slices(Protocol):
     """Vectors of one length, by name, cut into slices at the same places.
 
-    What is computed of a slice depends on nothing outside of it, and `total` adds exactly, so the bits do not depend
-    on how many processes hold the slices, or which.
+    A slice's results depend only on the slice, and `total` adds exactly, so the bits do not depend on how many
+    processes hold the slices, or on which.
     """
 
     def products(self, rows: Sequence[str], columns: Sequence[str]) -> Iterable[Table]:
@@ -103,7 +103,7 @@ class LBFGSOptimizer:
     """Takes steps of L-BFGS. See AnyOptimizer.
 
     `state` has the pairs "step.K" and "change.K", the last step and the gradient before it, each of shape (length,),
-    and in "numbers" what the coordinator remembers.
+    and the coordinator's memory in "numbers".
     """
 
     def __init__(self, settings: LBFGSBlock, parameters: FlatParameters) -> None:
@@ -130,7 +130,7 @@ class LBFGSOptimizer:
 
 
 class Coordinator:
-    """What L-BFGS remembers besides vectors: how many pairs it has taken, and the products of their s and y.
+    """The memory of L-BFGS besides vectors: the number of pairs taken, and the inner products of their s and y.
 
     Pair number n is at place n modulo `history`, in the names of vectors and in the tables.
     """
@@ -157,7 +157,7 @@ class Coordinator:
         return [number % self._history for number in range(max(0, self._taken - self._history), self._taken)]
 
     def step(self, slices: Slices, learning_rate: float, *, first: bool) -> None:
-        """Order the arithmetic of one update: a step of -learning rate · H · gradient.
+        """Compute one update: a step of -learning rate · H · gradient.
 
         In the first update H is 1, and a step whose absolute values add up to more than the learning rate is
         shortened to that.
@@ -180,7 +180,7 @@ class Coordinator:
         slices.assign(_GRADIENT, {_SLOPE: 1.0})
 
     def _take(self, slices: Slices, of_change: Products, of_slope: Products) -> None:
-        """Take the last step and its change as the newest pair, in place of the oldest if there are enough."""
+        """Store the last step and the change of the gradient as the newest pair, in place of the oldest if need be."""
         new = self._taken % self._history
         slices.assign(_step(new), {_STEP: 1.0})
         slices.assign(_change(new), {_CHANGE: 1.0})

@@ -1,11 +1,11 @@
 """Processes that read examples ahead, while this one computes: spec.workers.loaders of them.
 
-The plan knows what is read next: the shards of this member, update after update, and after an evaluation again. What
-was read ahead and is not wanted after all, since the number of members or the batch has changed, is dropped. Every
-shard is read with its own seed, so the processes change nothing but the time.
+The plan determines what is read next: this member's shards, update after update, also after an evaluation. If the
+number of members or the batch changes, what was read ahead is dropped. Every shard is read with its own seed, so the
+processes change only the time.
 
-They are forked before this process has peers, and release its sockets at once, so that its end is noticed. A data set
-that a worker has in memory is not copied.
+They are forked before this process has peers and release its sockets at once, so that peers notice its end. A data set
+in memory is not copied.
 """
 
 import logging
@@ -89,7 +89,7 @@ class Loaders:
 
 
 class _Lane:
-    """Requests of one data set: those under way, in order, and those that will come."""
+    """Requests for one data set: those under way, in order, and those to come."""
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[Request, _Answer]] = deque()
@@ -112,7 +112,7 @@ class _Lane:
 
 
 class _Answer:
-    """What a loader will answer to one request; it answers in the order of the requests."""
+    """A loader's future answer to a request; answers come in the order of the requests."""
 
     def __init__(self, loader: "_Loader") -> None:
         self._loader = loader
@@ -147,12 +147,12 @@ class _Loader:
         return self._asked[-1]
 
     def receive_until(self, answer: _Answer) -> None:
-        """Receive answers up to this one, unless it is there."""
+        """Receive answers up to this one, unless it has arrived."""
         while answer in self._asked:
             self._asked.popleft().batch = self._pipe.recv()
 
     def release(self) -> None:
-        """Ask nothing any more: the process ends once it has read what it reads."""
+        """Make no further requests; the process ends after the batch that it is reading."""
         self._pipe.close()
 
     def end(self) -> None:
@@ -195,7 +195,8 @@ def _serve(workload: Workload, pipe: Connection) -> None:
 
 
 def _send(pipe: Connection, batch: Batch | Exception) -> None:
-    """Answer with a batch, or with why it cannot be pickled. Raises OSError if the worker has closed the pipe.
+    """Answer with a batch, or with the reason why it cannot be pickled. Raises OSError if the worker has closed the
+    pipe.
 
     The error is a ReadFault if torch could not map shared memory.
     """
@@ -222,7 +223,7 @@ def _receive(pipe: Connection, requests: "SimpleQueue[Request | None]") -> None:
 
 
 def _release_sockets(own: Connection) -> None:
-    """Put /dev/null in the place of each inherited socket; the number stays taken, so none is closed by mistake."""
+    """Replace each inherited socket by /dev/null; its number stays taken, so no other file is closed by mistake."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for name in os.listdir("/proc/self/fd"):
         number = int(name)

@@ -93,7 +93,7 @@ class FlatOptimizer:
         return part
 
     def _bind(self, within: slice) -> list[_Bound]:
-        """Return the steps with the views that they work on, and their place in the gradient of these parameters."""
+        """Return the steps with the views that they work on, and their places in the gradient of these parameters."""
         bound: list[_Bound] = []
         for stepper, place in self._steps:
             start = max(place.start, within.start)
@@ -143,7 +143,7 @@ _MOMENTUM = "momentum_buffer"
 
 
 def sgd_stepper(settings: SGDBlock) -> Stepper:
-    """Torch's SGD with these settings, operation by operation; it keeps a momentum buffer if there is momentum.
+    """Return torch's SGD with these settings, operation by operation; it keeps a momentum buffer if there is momentum.
 
     Torch's own function takes twice as long for a small net.
     """
@@ -166,7 +166,7 @@ def sgd_stepper(settings: SGDBlock) -> Stepper:
 
 
 def adagrad_stepper(settings: AdagradBlock) -> Stepper:
-    """Torch's Adagrad with these settings."""
+    """Return torch's Adagrad with these settings."""
 
     def step(vector: Tensor, gradient: Tensor, state: Mapping[str, Tensor], learning_rate: float, done: int) -> None:
         adagrad(
@@ -193,7 +193,7 @@ _BUFFER = "momentum_buffer"
 
 
 def rmsprop_stepper(settings: RMSpropBlock) -> Stepper:
-    """Torch's RMSprop with these settings; it keeps only the vectors that they need."""
+    """Return torch's RMSprop with these settings; it keeps only the vectors that the settings need."""
     kept = (_SQUARES, *([_MEAN] if settings.centered else []), *([_BUFFER] if float(settings.momentum) else []))
 
     def step(vector: Tensor, gradient: Tensor, state: Mapping[str, Tensor], learning_rate: float, done: int) -> None:
@@ -220,7 +220,7 @@ def rmsprop_stepper(settings: RMSpropBlock) -> Stepper:
 
 
 def adam_stepper(settings: AdamBlock, *, decoupled: bool = False) -> Stepper:
-    """Torch's Adam with these settings."""
+    """Return torch's Adam with these settings."""
 
     def step(vector: Tensor, gradient: Tensor, state: Mapping[str, Tensor], learning_rate: float, done: int) -> None:
         adam(
@@ -245,7 +245,7 @@ def adam_stepper(settings: AdamBlock, *, decoupled: bool = False) -> Stepper:
 
 
 def adamw_stepper(settings: AdamBlock) -> Stepper:
-    """Torch's AdamW with these settings."""
+    """Return torch's AdamW with these settings."""
     return adam_stepper(settings, decoupled=True)
 
 
@@ -253,7 +253,7 @@ def adamw_stepper(settings: AdamBlock) -> Stepper:
 
 
 def lamb_stepper(settings: LAMBBlock) -> Stepper:
-    """LAMB with these settings: You et al., 2020, algorithm 2, with corrected moments and the identity as phi."""
+    """Return LAMB with these settings: You et al., 2020, algorithm 2, with corrected moments; phi is the identity."""
     plain = adam_stepper(settings.model_copy(update={"weight_decay": "0"}))
     decay = float(settings.weight_decay)
 
@@ -273,7 +273,7 @@ def lamb_stepper(settings: LAMBBlock) -> Stepper:
 
 
 def lars_stepper(settings: LARSBlock) -> Stepper:
-    """LARS with these settings: You et al., 2017, with the learning rate outside of the momentum, as torch's SGD."""
+    """Return LARS with these settings: You et al., 2017, with the learning rate outside momentum, as in torch's SGD."""
     plain = sgd_stepper(SGDBlock(momentum=settings.momentum))
     trust = float(settings.trust_coefficient)
     decay = float(settings.weight_decay)
@@ -310,7 +310,7 @@ class Average:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Have the average in place of the vector, for the block."""
+        """Put the average in place of the vector, for the block."""
         kept = self._vector.clone()
         self._vector.copy_(self.vector)
         try:

@@ -61,7 +61,7 @@ class ComputeShard(Protocol):
     """Computes one shard of an update."""
 
     def __call__(self, shard: int, follow: Follow | None = None) -> Partial:
-        """Return its sum; the backward pass is in the context of `follow`."""
+        """Return the shard's sum; its backward pass runs in the context of `follow`."""
 
 
 AddUp = Callable[[Sequence[tuple[int, int]], ComputeShard], list[Partial]]
@@ -70,9 +70,8 @@ AddUp = Callable[[Sequence[tuple[int, int]], ComputeShard], list[Partial]]
 
 @dataclass(slots=True)
 class Taken:
-    """A step of the optimizer: the sum of its examples' losses, the learning rate, and the norm of the mean gradient.
-
-    `sums` are the numbers at the end of the total.
+    """The facts of an optimizer's step: the sum of its examples' losses, the learning rate, and the mean gradient's
+    norm. `sums` are the numbers at the end of the total.
     """
 
     loss: float
@@ -83,9 +82,11 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a process steps on if others step on the rest: the parameters at `place`, by `optimizer`, if there are any.
+    """The part of the parameters on which a process steps if others step on the rest: those at `place`, if any, by
+    `optimizer`.
 
-    `norms_of_all(gradient)` takes the mean gradient of these parameters, and returns the norms of the gradients of all.
+    `norms_of_all(gradient)` takes the mean gradient of these parameters and returns the gradient norms of all
+    parameters.
     """
 
     place: slice
@@ -133,7 +134,7 @@ class Replica:
         self.follow_decisions()
 
     def _compute_with(self, model: nn.Module) -> None:
-        """Compute with this model, whose parameters are those of `parameters`; its buffers become flat."""
+        """Compute with this model, whose parameters are in `parameters`; make its buffers flat."""
         self.model = model
         self.buffers = FlatBuffers(model, self.device)
         self.rows = Rows(self.parameters, self.buffers.length, self.tail)
@@ -146,9 +147,8 @@ class Replica:
             self._values = Compiled(self.workload.values, self.spec, self.device)
 
     def register(self, name: str, tensor: Tensor) -> None:
-        """Have the tensor move with the state: to other members, into snapshots and checkpoints.
-
-        What an exchange keeps from round to round it keeps in such tensors, and finds in `registered`.
+        """Let the tensor move with the state: to other members, into snapshots and checkpoints. An exchange keeps its
+        state from round to round in such tensors, and finds them in `registered`.
         """
         self.registered[name] = tensor
 
@@ -341,7 +341,7 @@ class Replica:
         return vectors
 
     def moved_to(self, position: Position) -> None:
-        """Take on what was written into `tensors()`: the state at this position."""
+        """Adopt the state at this position, which was written into `tensors()`."""
         self.growth.synchronize()
         self.judgement.synchronize()
         self.follow_decisions()
@@ -366,7 +366,7 @@ class Replica:
         self.moved_to(snapshot.position)
 
     def as_evaluated(self) -> AbstractContextManager[None]:
-        """Have the weights that are evaluated and exported in the model, for the block: their average, if any."""
+        """Put the weights that are evaluated and exported, which may be the average, into the model for the block."""
         if self.average is None:
             return nullcontext()
         return self.average.in_place()
@@ -380,7 +380,7 @@ class Replica:
 def norms_of(gradient: Tensor, lengths: Sequence[int]) -> Tensor:
     """Return the Euclidean norms of adjacent parameters' gradients, of these lengths, shape (number of parameters,).
 
-    By parameters, so that members that have some of them each find the same bits together.
+    It computes norm by norm, so that members that each have some of the parameters get the same bits together.
     """
     return torch.stack(torch._foreach_norm(gradient.split_with_sizes(list(lengths))))
 
@@ -398,7 +398,7 @@ def clip(gradient: Tensor, norm: float, clipping: Clipping) -> None:
 
 @contextmanager
 def undone_by_errors(replica: Replica) -> Iterator[None]:
-    """Go back to the state before the block if it raises."""
+    """Restore the state before the block if it raises."""
     start = {name: vector.clone() for name, vector in replica.tensors().items()}
     position = replica.position
     try:

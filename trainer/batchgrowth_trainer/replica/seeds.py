@@ -33,7 +33,7 @@ def seed_generators(value: int) -> None:
 
 
 def generator_states() -> Callable[[], None]:
-    """Return a function that sets the global generators back to their present states."""
+    """Return a function that restores the global generators' present states."""
     torch_state = torch.get_rng_state()
     numpy_state = np.random.get_state()
     python_state = random.getstate()
@@ -52,7 +52,7 @@ def generator_states() -> Callable[[], None]:
 
 @contextmanager
 def untouched_randomness() -> Iterator[None]:
-    """Set the global generators back, at the end, to their states at the beginning."""
+    """Restore the global generators' states after the block."""
     restore = generator_states()
     try:
         yield

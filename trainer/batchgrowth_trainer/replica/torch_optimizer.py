@@ -1,6 +1,5 @@
-"""Torch: an optimizer class of torch's form, over the parameters of a model.
-
-What it keeps is in flat vectors between two steps, so that it can move to another process or through a checkpoint.
+"""Torch: a subclass of torch.optim.Optimizer over the parameters of a model. Between two steps its state is in flat
+vectors, so that it can move to another process or into a checkpoint.
 """
 
 from collections.abc import Callable, Iterator
@@ -44,7 +43,7 @@ def maker(settings: TorchBlock) -> Callable[[JobSpec, FlatParameters], "TorchOpt
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """One thing that the optimizer keeps, for a parameter or in a group, and its place in the vector `name`."""
+    """A value that the optimizer keeps, for a parameter or in a group, and its place in the vector `name`."""
 
     owner: int
     key: str
@@ -110,7 +109,7 @@ class TorchOptimizer:
         return made
 
     def _tried(self) -> Iterator[_Kept]:
-        """Return what the optimizer keeps, found by steps on copies of the parameters; makes the vectors for it."""
+        """Find what the optimizer keeps by steps on copies of the parameters, make vectors for it, and return it."""
         leaves = [nn.Parameter(leaf.detach().clone()) for leaf in self._leaves]
         trial = self._made(leaves)
         before: list[Store] = [{}] * len(leaves) + [deepcopy(_settings_of(group)) for group in trial.param_groups]
@@ -171,7 +170,7 @@ class TorchOptimizer:
 
 
 def _stores(optimizer: Made, leaves: list[nn.Parameter]) -> list[Store]:
-    """Return what an optimizer keeps: for each parameter, then for each group."""
+    """Return the dictionaries in which an optimizer keeps values: for each parameter, then for each group."""
     return [*(optimizer.state[leaf] for leaf in leaves), *optimizer.param_groups]
 
 

@@ -20,7 +20,7 @@ from batchgrowth_trainer.replica.replica import Replica
 
 
 def first_shard(replica: Replica) -> Arithmetic:
-    """Compute the first shard with the weights that the replica has, which stays as it is.
+    """Compute the first shard with the replica's current weights; the replica stays unchanged.
 
     A replica that was just built has the first weights of its job, the same in every process. The digest is empty if
     the kernels need not be deterministic: it would differ from process to process.
@@ -61,7 +61,7 @@ _READ_TWICE = 4  # examples
 
 
 def try_out(replica: Replica) -> None:
-    """Compute the first shard and keep its digest; the replica stays as it was. Raises WorkloadError or DataError."""
+    """Compute the first shard and keep its digest; the replica stays unchanged. Raises WorkloadError or DataError."""
     _check_reading(replica)
     parameters = dict(replica.model.named_parameters())
     versions = {name: parameter._version for name, parameter in parameters.items() if not parameter.is_inference()}
@@ -95,9 +95,8 @@ def _buffers(replica: Replica) -> dict[str, Tensor]:
 
 
 def _check_buffers(replica: Replica, before: Set[str]) -> None:
-    """Refuse a buffer that a call has created: it has no place in the flat vectors, so its changes are not averaged.
-
-    Each process would keep what its own shards leave in it.
+    """Refuse a buffer that a call has created: it has no place in the flat vectors, so its changes are not averaged,
+    and each process would keep its own.
     """
     for name, buffer in _buffers(replica).items():
         if name not in before:

@@ -35,7 +35,7 @@ PACE_HALF_LIFE_SECONDS = 3.0  # of the smoothed pace; short, so that the time le
 
 
 class Shown(Protocol):
-    """Where pictures are shown, each in the place of the one before; rich's Live for a terminal."""
+    """A place that shows pictures, each instead of the previous one; for a terminal, it is rich's Live."""
 
     def update(self, renderable: RenderableType, *, refresh: bool) -> None: ...
 
@@ -43,7 +43,7 @@ class Shown(Protocol):
 
 
 class Live:
-    """Redraws at most eight times a second; an update in between only replaces the newest row."""
+    """Shows a live display; redraws it at most eight times a second, and in between keeps only the newest row."""
 
     refresh_seconds = 1 / 8
 
@@ -289,7 +289,7 @@ _PAGE = (
 
 
 class Cell(Live):
-    """The live display with the newest notes below it; `show` puts a picture in the place of the one before."""
+    """The live display with the newest notes below it; `show` replaces the picture."""
 
     refresh_seconds = 1 / 4
 

@@ -30,7 +30,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """A look at the measured `quantity`: the batch was `before`, and `plan` is the plan from now on, by `decisions`.
+    """A look at the measured `quantity`. The batch was `before`; `plan` is the plan from now on, made by `decisions`.
 
     `forecast` is what the next look will probably decide, if that is another batch.
     """
@@ -45,7 +45,7 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class EndedEarly:
-    """The evaluation that `judged` ends with was the last: by stopEarly, training ends, and `plan` ends there."""
+    """stopEarly ends training after the last evaluation in `judged`, and `plan` ends there."""
 
     plan: Plan
     spec: JobSpec
@@ -92,7 +92,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class ArithmeticDiffers:
-    """The workers that add differently than the job now, by name, with the reason.
+    """The workers whose arithmetic now differs from the job's, by name, with the reason.
 
     `line` is about a new one; empty if one has left.
     """
@@ -117,7 +117,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The run is over, however it ended; a second one changes nothing. `error` is what ended it, if it is known."""
+    """The run is over, however it ended; a second such event changes nothing. `error` ended the run, if any did."""
 
     error: BaseException | None = field(default=None, compare=False)
 
