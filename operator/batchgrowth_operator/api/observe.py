@@ -43,36 +43,49 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
+class Memory:
+    """What the observer remembers of a job between its passes. Times are those of the monotonic clock."""
+
+    secrets_read: float = -math.inf
+    """When the Secrets were last read."""
+    unrenewed: tuple[Any, ...] = ()
+    """When the Secrets were read and their versions, as they were when they last needed no renewal."""
+    put_backs: Mapping[Ref, PutBack] = field(default_factory=dict)
+    """What the last pass put back."""
+    warnings_read: float = -math.inf
+    warnings: tuple[Object, ...] = ()
+    first_seen: dict[str, tuple[Hashable, float]] = field(default_factory=dict)
+    """The newest report, activity and end of the job, each with when this process saw it first."""
+    news: int | None = None
+    """What the trainer's newest report says besides its position."""
+
+
+@dataclass(slots=True)
 class Observer:
     """Observes jobs: watched objects in `store`, the rest through `api`; no pods that only have a job's labels."""
 
     api: Api
     store: Store
-    _secrets_read: dict[Key, float] = field(default_factory=dict)
-    _unrenewed: dict[Key, tuple[Any, ...]] = field(default_factory=dict)
-    """The versions of a job's Secrets that needed no renewal when they were last looked at."""
-    _put_backs: dict[Key, Mapping[Ref, PutBack]] = field(default_factory=dict)
-    _warned: dict[Key, tuple[float, tuple[Object, ...]]] = field(default_factory=dict)
-    _marks: dict[Key, dict[str, tuple[Hashable, float]]] = field(default_factory=dict)
+    _memories: dict[Key, Memory] = field(default_factory=dict)
 
     async def observe(self, key: Key, failures: tuple[Failure, ...]) -> Observed | None:
         """Return the job's current state; None if the job does not exist."""
         known = {*self.store.refs(key)}
-        read_ago = time.monotonic() - self._secrets_read.get(key, -math.inf)
-        are_secrets_due = read_ago >= self.resync_seconds(key) or not {*_secrets(key)} <= known
+        authority, tls = _secrets(key)
+        read_ago = time.monotonic() - self._memory(key).secrets_read
+        are_secrets_due = read_ago >= self.resync_seconds(key) or not {authority, tls} <= known
         if Ref(KIND, key.name) in known and are_secrets_due:
             await asyncio.to_thread(self._read_secrets, key)
+        # The store is read without a pause from here on, so that all of it is of one moment.
         job = self.store.job(key)
         if job is None:
-            self._secrets_read.pop(key, None)
-            self._unrenewed.pop(key, None)
-            self._warned.pop(key, None)
-            self._put_backs.pop(key, None)
-            self._marks.pop(key, None)
-            for secret in _secrets(key):
-                self.store.discard(key, secret)  # Secrets are not watched, so no event removes them
+            del self._memories[key]
+            self.store.discard(key, authority)  # Secrets are not watched, so no event removes them
+            self.store.discard(key, tls)
             return None
         now = self.api.clock.now()
+        active = active_since(job)
+        ended = ended_at(job)
         uid = job["metadata"]["uid"]
         seen = self.store.children(key)
         children = {ref: body for ref, body in seen.items() if ref.kind != "Pod" and is_owned_by(body, uid)}
@@ -85,10 +98,10 @@ class Observer:
             pods=tuple(sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))),
             tls_secrets=self._renewed(key, now, children),
             failures=tuple(failure for failure in failures if failure.ref.kind != KIND),
-            put_backs=self._put_backs.get(key, {}),
+            put_backs=self._memory(key).put_backs,
             report_age_seconds=self._age(key, "report", mark_of(children.get(_report_ref(key)))),
-            active_seconds=self._stored_age(key, "active", active_since(job), now),
-            ended_seconds=self._stored_age(key, "ended", ended_at(job), now),
+            active_seconds=self._age(key, "active", active, seconds_since(active, now)),
+            ended_seconds=self._age(key, "ended", ended, seconds_since(ended, now)),
         )
         pending = unexplained(observed, Clock(now))
         if not pending:
@@ -109,17 +122,18 @@ class Observer:
             return True
         self._age(key, "report", mark_of(config_map))
         news = hash(news_of(config_map))
-        before = self._marks[key].get("news")
-        self._marks[key]["news"] = news, 0.0
-        return before is None or before[0] != news
+        memory = self._memory(key)
+        is_new = news != memory.news
+        memory.news = news
+        return is_new
 
     def remember(self, key: Key, put_backs: Mapping[Ref, PutBack], refused: tuple[Failure, ...] = ()) -> None:
         """Keep what a pass put back for the next one; what the API server refused to put back does not count."""
-        kept = {ref: known for ref, known in put_backs.items() if ref not in {failure.ref for failure in refused}}
-        if kept:
-            self._put_backs[key] = kept
-        else:
-            self._put_backs.pop(key, None)
+        refs = {failure.ref for failure in refused}
+        self._memory(key).put_backs = {ref: known for ref, known in put_backs.items() if ref not in refs}
+
+    def _memory(self, key: Key) -> Memory:
+        return self._memories.setdefault(key, Memory())
 
     def resync_seconds(self, key: Key) -> float:
         """Return the longest time until the job's next pass."""
@@ -141,35 +155,31 @@ class Observer:
         return SETTLED_SECONDS
 
     def _age(self, key: Key, what: str, mark: Hashable, before: float = 0.0) -> float:
-        """Return the seconds since this process first saw that mark.
+        """Return the seconds since this process first saw that mark; 0 for None, which is no mark.
 
         `before` counts as well if it is the first that this process sees of the job: only then may it be older.
         """
-        marks = self._marks.setdefault(key, {})
+        first_seen = self._memory(key).first_seen
         now = time.monotonic()
-        if what not in marks:
-            marks[what] = mark, now - before
-        elif marks[what][0] != mark:
-            marks[what] = mark, now
-        return now - marks[what][1]
-
-    def _stored_age(self, key: Key, what: str, stamp: str | None, now: datetime) -> float:
-        """Return the seconds since a time that the status has; 0 if it has none."""
-        age = self._age(key, what, stamp, seconds_since(stamp, now))
-        return 0.0 if stamp is None else age
+        if what not in first_seen:
+            first_seen[what] = mark, now - before
+        elif first_seen[what][0] != mark:
+            first_seen[what] = mark, now
+        return 0.0 if mark is None else now - first_seen[what][1]
 
     def _renewed(self, key: Key, now: datetime, children: Mapping[Ref, Object]) -> TlsSecrets | None:
         """Return what to write to the Secrets: looked at again only when they were read again or changed."""
         found = [children.get(ref) for ref in _secrets(key)]
+        memory = self._memory(key)
         versions = (
-            self._secrets_read.get(key),
+            memory.secrets_read,
             *((one or {}).get("metadata", {}).get("resourceVersion") for one in found),
         )
-        if self._unrenewed.get(key) == versions:
+        if memory.unrenewed == versions:
             return None
         successor = certificates.renewed(key.name, key.namespace, now, *found)
         if successor is None:
-            self._unrenewed[key] = versions
+            memory.unrenewed = versions
         return successor
 
     def _read_secrets(self, key: Key) -> None:
@@ -179,7 +189,7 @@ class Observer:
                 self.store.discard(key, ref)
             else:
                 self.store.refresh(key, found)
-        self._secrets_read[key] = time.monotonic()
+        self._memory(key).secrets_read = time.monotonic()
 
     def _warnings(self, key: Key, pending: tuple[Object, ...], now: datetime) -> tuple[Object, ...]:
         """Return the Warning events about these objects, whose status does not explain why they are pending.
@@ -187,15 +197,15 @@ class Observer:
         They are read again after a while. They only serve messages: if the operator may not read them, the job goes on
         without them.
         """
-        read_at, found = self._warned.get(key, (-math.inf, ()))
-        if time.monotonic() - read_at >= seconds_between_event_reads(pending, now):
+        memory = self._memory(key)
+        if time.monotonic() - memory.warnings_read >= seconds_between_event_reads(pending, now):
             try:
                 uids = (str(body["metadata"]["uid"]) for body in pending)
-                found = tuple(event for uid in uids for event in self.api.warnings(key.namespace, uid))
+                memory.warnings = tuple(event for uid in uids for event in self.api.warnings(key.namespace, uid))
             except Refused as refused:
                 log.warning("%s/%s: cannot read events: %s", *key, refused)
-            self._warned[key] = time.monotonic(), found
-        return found
+            memory.warnings_read = time.monotonic()
+        return memory.warnings
 
 
 def _parts(cluster: Object | None, seen: Mapping[Ref, Object]) -> Mapping[Ref, Object]:

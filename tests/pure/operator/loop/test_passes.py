@@ -450,7 +450,7 @@ def test_the_observer_forgets_a_deleted_job(setting: Setting) -> None:
     setting.store.remove(setting.api.objects[JOB] | {"kind": JOB.kind})
 
     assert None is asyncio.run(observer.observe(KEY, ()))
-    assert observer._secrets_read == {}
+    assert observer._memories == {}
 
 
 def test_a_secret_is_read_again_regularly(setting: Setting) -> None:
@@ -464,7 +464,7 @@ def test_a_secret_is_read_again_regularly(setting: Setting) -> None:
     asyncio.run(observer.observe(KEY, ()))
     assert setting.api.asked == []
 
-    observer._secrets_read[KEY] -= RESYNC_SECONDS
+    observer._memories[KEY].secrets_read -= RESYNC_SECONDS
     seen = asyncio.run(observer.observe(KEY, ()))
 
     assert seen is not None
@@ -489,7 +489,7 @@ def test_certificates_are_looked_at_once_for_each_time_that_they_are_read(
         assert seen.tls_secrets is None
     assert looked == ["digits"]
 
-    observer._secrets_read[KEY] -= RESYNC_SECONDS
+    observer._memories[KEY].secrets_read -= RESYNC_SECONDS
     asyncio.run(observer.observe(KEY, ()))
     assert looked == ["digits", "digits"]
 
@@ -504,7 +504,7 @@ def test_the_secret_of_a_job_with_a_cluster_is_read_often(setting: Setting) -> N
     setting.api.asked.clear()
     del setting.api.objects[SECRET]
 
-    observer._secrets_read[KEY] -= SECRET_SECONDS
+    observer._memories[KEY].secrets_read -= SECRET_SECONDS
     seen = asyncio.run(observer.observe(KEY, ()))
 
     assert seen is not None
@@ -759,7 +759,7 @@ def test_the_secrets_of_a_job_that_trains_are_read_less_often(
     setting.store.update(workers | {"metadata": workers["metadata"] | version, "status": {"readyReplicas": ready}})
     setting.api.asked.clear()
 
-    observer._secrets_read[KEY] -= SECRET_SECONDS
+    observer._memories[KEY].secrets_read -= SECRET_SECONDS
     if scheduled:
         setting.store.update(starting(scheduled))
     asyncio.run(observer.observe(KEY, ()))
@@ -836,11 +836,11 @@ def test_events_about_a_pending_pod_are_read(setting: Setting, caplog: pytest.Lo
     assert warnings() == ({"reason": "FailedMount"},)
     setting.api.happened["uid of w"].clear()
     assert warnings() == ({"reason": "FailedMount"},)
-    observer._warned[KEY] = (observer._warned[KEY][0] - LONGEST_EVENT_AGE_SECONDS, observer._warned[KEY][1])
+    observer._memories[KEY].warnings_read -= LONGEST_EVENT_AGE_SECONDS
     setting.api.refused[Ref("Event", "")] = Refused(403, "no")
     assert warnings() == ({"reason": "FailedMount"},)
     assert "default/digits: cannot read events: no" in caplog.text
-    observer._warned[KEY] = (observer._warned[KEY][0] - LONGEST_EVENT_AGE_SECONDS, observer._warned[KEY][1])
+    observer._memories[KEY].warnings_read -= LONGEST_EVENT_AGE_SECONDS
     del setting.api.refused[Ref("Event", "")]
     assert warnings() == ()
 
@@ -1232,12 +1232,12 @@ def test_a_fight_is_forgotten_with_its_job(setting: Setting) -> None:
     setting.once()
     rewrite(setting, 9)
     setting.once()
-    assert set(setting.observer._put_backs[KEY]) == {WORKERS}
+    assert set(setting.observer._memories[KEY].put_backs) == {WORKERS}
 
     setting.store.remove(setting.api.objects[JOB] | {"kind": JOB.kind})
 
     assert setting.once().gone
-    assert setting.observer._put_backs == {}
+    assert KEY not in setting.observer._memories
 
 
 # --- events -----------------------------------------------------------------------------------------------------------

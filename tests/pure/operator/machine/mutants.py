@@ -102,7 +102,12 @@ def time_to_live_counts_from_the_start(patch: Patch) -> None:
 
 
 def a_jump_of_the_clock_counts(patch: Patch) -> None:
-    patch.setattr(Observer, "_stored_age", lambda self, key, what, stamp, now: seconds_since(stamp, now))
+    real = Observer._age
+
+    def age(self: Observer, key: Any, what: str, mark: Any, before: float = 0.0) -> float:
+        return real(self, key, what, mark) if what == "report" else before
+
+    patch.setattr(Observer, "_age", age)
 
 
 def a_refused_spec_is_used(patch: Patch) -> None:
