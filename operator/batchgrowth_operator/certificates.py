@@ -59,7 +59,7 @@ class Pair:
 
 
 def new_authority(job: str, now: datetime) -> Pair:
-    """Make an authority with a name of its own: two of one job with one name would be taken for each other."""
+    """Make an authority with a name of its own, by which TLS tells it from the job's other authorities."""
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
     name = _name(f"batchgrowth {serial:x}"[:28] + f" {job}")

@@ -1,4 +1,4 @@
-"""Carrying out what a pass decided: the one place that writes a job and its children, and says so in the log."""
+"""The one place that writes a job and its children, as a pass decided it, and says in the log what it wrote."""
 
 import logging
 import math
@@ -44,8 +44,8 @@ class Writer:
     def carry_out(self, seen: Observed, writes: Writes) -> tuple[Failure, ...]:
         """Write what the pass decided, and return the writes that the API server refused.
 
-        After the first refusal, nothing is created any more, nor deleted to be made again, nor is the job, since that
-        may depend on it; what exists is still changed, suspended and released.
+        After the first refusal, what may depend on the refused write is left to the next pass: it creates no child,
+        deletes none to make it again, and does not delete the job. It still changes, suspends and releases what exists.
 
         Raises Outdated if the job or a child has changed; OSError if no server answers or this process no longer leads.
         """
@@ -134,7 +134,10 @@ class Writer:
 
 
 def without_undeclared(status: dict[str, Any], refusal: str) -> dict[str, Any] | None:
-    """Return the status without the fields that the API server's refusal calls undeclared; None if it names none."""
+    """Return the status without the fields that the API server's refusal calls undeclared; None if it names none.
+
+    The cluster's CRD does not declare them if it is older than the operator.
+    """
     paths = [_INDEX.sub("", path).split(".") for path in _FIELD.findall(refusal)]
     kept: Any = status
     for path in paths:

@@ -89,7 +89,7 @@ class Packed(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """A pod's resource version and what decisions need of it, not compressed: a job may have hundreds of pods."""
+    """A pod's resource version and the parts that decisions need, uncompressed: a job may have hundreds of pods."""
 
     version: int
     pod: Object
@@ -125,6 +125,7 @@ class Store:
         with self._lock:
             if version_of(body) > max(self._known(key, ref), self._removed(key, ref)):
                 self._objects.setdefault(key, {})[ref] = _cached(body)
+                # An echo that came before this response is stored already, and its handler has woken the job.
                 if is_progress_only:
                     self._progress_echoes[key] = version_of(body)
         return key
@@ -243,14 +244,14 @@ def _cached(body: Object) -> Cached:
 
 
 def _others(body: Object) -> Iterator[Object]:
-    """Yield what other managers own of an object, its status aside, by which one that contests a field is named."""
+    """Yield the fields of an object that other managers own, its status aside: they name who contests a field."""
     for entry in body["metadata"].get("managedFields") or () if body["kind"] != KIND else ():
         if entry.get("manager") != names.FIELD_MANAGER and entry.get("subresource") != "status":
             yield _only(MANAGED, entry)
 
 
 def _summary(pod: Object) -> Object:
-    """Return the pod's identity, its node, and the part of its status that says whether it runs, and if not, why."""
+    """Return the pod's identity, its node, and the part of its status that says whether and why it does not run."""
     given = pod.get("status") or {}
     containers = {field: [_only(CONTAINER_STATUS, one) for one in given[field]] for field in CONTAINERS & given.keys()}
     return {
@@ -269,8 +270,8 @@ def _only(fields: frozenset[str], given: Mapping[str, Any]) -> dict[str, Any]:
 class Sweep:
     """Finds changes that the watches missed: an object deleted while one was broken, a kind that was not watched.
 
-    The versions of all objects, of these namespaces or without any of the whole cluster, are listed and compared with
-    the store. As long as the watches work, the two agree.
+    A sweep lists the versions of all objects in these namespaces, or in the whole cluster if there are none, and
+    compares them with the store. As long as the watches work, the two agree.
     """
 
     api: Api

@@ -79,7 +79,7 @@ class _Job:
 
 
 class Correlator:
-    """What is remembered of each job's events: at most MOST_SIMILAR + 1 for a reason, for WINDOW_SECONDS."""
+    """Remembers each job's events for WINDOW_SECONDS: at most MOST_SIMILAR + 1 for a reason."""
 
     def __init__(self) -> None:
         self._jobs: dict[Key, _Job] = {}
@@ -87,9 +87,16 @@ class Correlator:
     def observe(self, key: Key, uid: str, event: Event, now: datetime, name: str, times: int = 1) -> Series | None:
         """Return the series to write, with this event in it; None if the job has written too many events.
 
-        An event of a reason that the window has not seen is always written, whatever the others were. `name` is that
-        of a new object, `times` how often the event occurred: 0 if it was counted before and is tried again, which
-        costs no further write. An event that is left out counts when its series is written again.
+        The first event of a reason in the window is always written, whatever the others were. An event that is left
+        out counts when its series is written again.
+
+        Args:
+            key: The job.
+            uid: The job's uid; another job of that name starts with a new budget.
+            event: What happened.
+            now: When it happened.
+            name: The name of the event's object, if it gets a new one.
+            times: How often it happened; 0 for an event that was counted before and is tried again.
         """
         job = self._jobs.get(key)
         if job is None or job.uid != uid:
@@ -134,9 +141,8 @@ class Occurrence:
 class EventPoster:
     """Posts events in a thread of its own, behind all other writes: a pass hands them over and does not wait for them.
 
-    One event is posted at a time, while this process leads, and the slower the API server answers, the longer is the
-    pause until the next. What waits is combined: of one job and reason the newest message stays, with the number of
-    all. Warnings come first.
+    It posts one event at a time, while this process leads, and pauses longer the slower the API server answers. It
+    combines what waits: of one job and reason the newest message stays, with the number of all. Warnings come first.
     """
 
     api: Api
@@ -270,7 +276,7 @@ class EventPoster:
 
 
 def fitting(message: str) -> str:
-    """Cut the message of an event to MOST_BYTES; what it ends with stays, since that names an error's cause."""
+    """Return the message of an event cut to MOST_BYTES; its end stays, which names an error's cause."""
     head = COMBINED if message.startswith(COMBINED) else ""
     text = message.removeprefix(head).encode()
     room = MOST_BYTES - len(head)

@@ -1,7 +1,7 @@
-"""Leader election: of several operators, the holder of the Lease works, as long as it renews it.
+"""Leader election: of several operators, the one that holds the Lease works, as long as it renews the Lease.
 
-Two leaders at once would only double the requests, since every write is idempotent. So a paused clock or process does
-no harm.
+Two leaders at once, as after a process was paused, do no harm: every write is idempotent, so there are only more
+requests.
 """
 
 import asyncio
@@ -58,9 +58,9 @@ class Leadership:
 
 
 def bounded(api: Api, seconds_left: float) -> Api:
-    """Return the API for a write that ends before the leadership does. Raises NotLeading if that is over.
+    """Return the API with a timeout that ends before the leadership does. Raises NotLeading if that is over.
 
-    So a process that was paused for long does not write, and a request that hangs fails before another operator leads.
+    So a process does not write after a long pause, and a request that hangs fails before another operator leads.
     """
     if seconds_left <= 0:
         raise NotLeading("the lease was not renewed in time")
@@ -70,7 +70,8 @@ def bounded(api: Api, seconds_left: float) -> Api:
 async def hold(api: Api, lock: LeaseLock, leadership: Leadership, begin: Callable[[], None]) -> None:
     """Acquire the Lease, call `begin` once, and keep renewing the Lease until it is lost.
 
-    Its requests have threads of their own, so slow writes cannot delay them, and end before the leadership does.
+    Requests for the Lease have threads of their own, so that slow writes cannot delay a renewal, and time out before
+    the leadership ends.
     """
     lease = f"{lock.namespace}/{lock.name}"
     seen = None

@@ -53,7 +53,7 @@ def owned(s: Situation, role: str, manifest: Manifest, inputs: Any = None) -> Ma
 def plan_config_map(s: Situation) -> Manifest:
     """Return the ConfigMap from which the trainer reads the job and the plan that follows from its spec alone.
 
-    It stays the same while decisions arrive: a trainer that starts compares it with the plan that it makes of the spec.
+    Decisions of a measured growth do not change it: a trainer that starts compares it with its own plan of the spec.
     """
     spec = {name: part for name, part in s.stored.short.items() if name not in OF_PODS}
     volume = s.spec.checkpoint.volume
@@ -84,7 +84,8 @@ def plan_config_map(s: Situation) -> Manifest:
 def progress_config_map(s: Situation) -> Manifest:
     """Return the ConfigMap that the trainer writes its reports to; the operator leaves its data alone.
 
-    If it is lost, the next trainer learns from the annotation how its start must be numbered to be newer.
+    Its annotation has the last start. If the data is lost, the next trainer numbers its start above that, or the
+    operator would take its reports for old ones.
     """
     known = s.report or s.previous.trainer_status
     manifest = {
@@ -121,8 +122,8 @@ def secrets(s: Situation, content: TlsSecrets) -> list[Manifest]:
 def checkpoint_claim(s: Situation) -> Manifest:
     """Return the claim that the operator makes for the job's checkpoints.
 
-    One that exists keeps its class and never shrinks: the API server would refuse either change. It is the trainer's
-    alone, so one node at a time needs to mount it.
+    A claim that exists keeps its class and never shrinks: the API server would refuse either change. Only the trainer
+    mounts it, so one node at a time is enough.
     """
     found = s.seen.child(CLAIM, s.storage.claim)
     size = s.storage.size

@@ -58,10 +58,10 @@ def is_in_place(found: Object, manifest: Mapping[str, Any]) -> bool:
 
 @lru_cache(maxsize=MOST_REMEMBERED)
 def _remembered(uid: str, version: str, manifest: str) -> list[bool]:  # noqa: ARG001
-    """Return the result of a comparison, empty before it was made.
+    """Return the result of a comparison, in a list that is empty until the comparison was made.
 
-    `manifest` is its digest, also of what no annotation names: the phase that is requested of a DaskCluster, or a
-    Job's own template.
+    `manifest` is the digest of all of the manifest. The annotation's digest leaves out what is added after it: the
+    phase that is requested of a DaskCluster, and an existing Job's own template.
     """
     return []
 

@@ -111,8 +111,8 @@ def pod_spec(
 def liveness_probe(path: str, port: str) -> dict[str, Any]:
     """Return a probe that restarts a container that answers no GET for five minutes, as long as Dask waits for workers.
 
-    The first five minutes do not count: on a busy node a container may load torch for minutes before it listens.
-    Not a startup probe, which would delay a worker's readiness, and make a starting trainer look unreachable.
+    The first five minutes do not count: on a busy node a container may load torch for minutes before it listens. A
+    startup probe would delay a worker's readiness, and make a starting trainer look unreachable.
     """
     return {
         "httpGet": {"path": path, "port": port},
@@ -218,7 +218,7 @@ def with_own_parts(parts: Mapping[str, Any], pod: dict[str, Any]) -> dict[str, A
 
 
 def less_requested(container: dict[str, Any], resources: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the container without our request for what is limited: a pod requests what it limits as well."""
+    """Return the container without our requests for the resources that the user limits: a limit is a request too."""
     limited = resources.get("limits") or {}
     requests = {name: amount for name, amount in container["resources"]["requests"].items() if name not in limited}
     return container | {"resources": container["resources"] | {"requests": requests}}

@@ -85,7 +85,7 @@ def dask_cluster(s: Situation) -> Manifest:
 
 
 class MissingParts(NamedTuple):
-    """That the DaskCluster lacks a part: since when, and whether the Dask operator must be asked to create it again."""
+    """Since when the DaskCluster lacks a part, and whether the Dask operator must be asked to create it again."""
 
     since: str
     are_requested: bool
@@ -123,9 +123,9 @@ def missing_parts(seen: Observed, clock: Clock) -> MissingParts | None:
 
 
 def nudged_scheduler(seen: Observed, clock: Clock) -> Manifest | None:
-    """Return the scheduler's Deployment with a new annotation alone, since the Dask operator owns the rest.
+    """Return the nudge of the scheduler's Deployment; None if it needs none now.
 
-    None if it needs no nudge now.
+    It has an annotation and nothing else, since the Dask operator owns the rest of that Deployment.
     """
     nudge = last_nudge(seen.scheduler, clock)
     if seen.scheduler is None or nudge is None or annotations_of(seen.scheduler).get(names.RETRIED) == nudge:

@@ -6,7 +6,6 @@ import math
 import time
 from dataclasses import dataclass, field
 
-from batchgrowth import names
 from batchgrowth.errors import redacted
 
 from batchgrowth_operator.api.apply import Outdated, Writer
@@ -76,7 +75,7 @@ class Reconciler:
             self._known.add(key)
             log.info("%s: %s", heading(seen), taken_up(stored_status(seen)))
 
-        trains = seen.child("DaskCluster", names.cluster(key.name)) is not None
+        trains = seen.cluster is not None
         writes = reconcile(seen, self.rate.defaults_for(key, trains=trains))
         requeue = min(self.observer.resync_seconds(key), writes.requeue_after_seconds or math.inf)
         self.metrics.decided(key, seen, writes)
@@ -84,6 +83,7 @@ class Reconciler:
             self.observer.remember(key, writes.put_backs)
             return PassResult(requeue_after_seconds=requeue)
 
+        # What was decided is written even if the operator stops meanwhile and cancels this queue.
         refused = await asyncio.shield(asyncio.to_thread(self.writer.carry_out, seen, writes))
         for failure in refused:
             log.warning("%s: the API server refuses %s/%s: %s", heading(seen), *failure.ref, redacted(failure.message))

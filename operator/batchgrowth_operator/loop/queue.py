@@ -2,8 +2,8 @@
 
 A queue has one time at which its next pass is due. Whatever asks for a pass moves that time forward: a change to now, a
 report of progress to `ProgressRate.seconds_apart` after the last pass, the last pass to the time that it returned.
-Only two things hold a due pass up: the debounce, or the back-off after a pass that failed; then the wait for a slot, in
-which a job that something changed goes before one whose time has come.
+A due pass waits for the debounce, or for the back-off after a pass that failed, and then for a slot, where a job that
+something changed goes before one whose time has come.
 """
 
 import asyncio
@@ -80,9 +80,9 @@ class Passes:
             self.wake(key)
 
     def wake(self, key: Key, apart_seconds: float = 0.0) -> None:
-        """Request a pass of the job, because something about it changed: now, or that time after its last one.
+        """Request a pass of a job of which something changed: now, or `apart_seconds` after its last pass.
 
-        One that may come later also goes behind the changes of other jobs.
+        A pass that may come later is patient: it also waits behind the changes of other jobs.
         """
         if not self._has_begun:
             return
@@ -142,9 +142,10 @@ class Passes:
 
 
 class Slots:
-    """Let passes of `most` jobs run at once, of which at most `most_patient` are patient; for those, one is kept free.
+    """Bounds the passes that run at once to `most`, and the patient ones among them, which no change asked for.
 
-    So a milestone does not wait until the progress of many jobs is written, and a deadline not until nothing changes.
+    At most `most_patient` are patient, so that a milestone does not wait until the progress of many jobs is written.
+    Urgent passes leave one slot free, so that a deadline does not wait until no job changes any more.
     """
 
     def __init__(self, most: int, most_patient: int) -> None:
@@ -157,13 +158,13 @@ class Slots:
 
     @asynccontextmanager
     async def slot(self, key: Key, *, patient: bool) -> AsyncIterator[None]:
-        """Hold a slot for the block, once it is the job's turn."""
+        """Wait for a slot, and hold it for the block."""
         waiting = self._patient if patient else self._urgent
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting[key] = turn
+        admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting[key] = admitted
         self._admit()
         try:
-            await turn
+            await admitted
             yield
         finally:
             for jobs in (self._urgent, self._patient, self._is_patient):
@@ -188,9 +189,9 @@ class Slots:
                 return
             key = next(iter(waiting))
             self._is_patient[key] = waiting is self._patient
-            turn = waiting.pop(key)
-            if not turn.cancelled():
-                turn.set_result(None)
+            admitted = waiting.pop(key)
+            if not admitted.cancelled():
+                admitted.set_result(None)
 
 
 class ProgressRate:

@@ -11,9 +11,10 @@ MOST_DOUBLINGS = 16
 
 @dataclass(slots=True)
 class Clock:
-    """The time of one pass, which answers how much of it has passed and notes when each answer will change.
+    """The time of one pass. It says whether a time has passed, and notes when each of its answers will change.
 
-    So the operator wakes up for every answer that a pass relied on, and no rule has to be told twice.
+    So a rule that depends on time asks the clock, and the next pass comes when the answer changes: no rule has to say
+    a second time when it is due.
     """
 
     now: datetime
@@ -28,7 +29,7 @@ class Clock:
         return self.reached(seconds_since(since, self.now), seconds)
 
     def reached(self, age_seconds: float, seconds: float) -> bool:
-        """Return whether an age that was measured elsewhere has come to so many seconds, and note when it will."""
+        """Return whether an age that was measured elsewhere has reached so many seconds, and note when it will."""
         self.wake_in(seconds - age_seconds)
         return age_seconds >= seconds
 

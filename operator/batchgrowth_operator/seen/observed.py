@@ -245,9 +245,8 @@ def report_of(config_map: Object | None) -> Progress | None:
 def newest_report(seen: Observed) -> Progress | None:
     """Return the newest report of the job's trainers; None before the first one.
 
-    A trainer that comes to its end repeats its last report as its pod's termination message, since just then the
-    ConfigMap may be deleted, or the API server refuse the report. Raises ValueError, naming the field, if the
-    ConfigMap's text is not a report.
+    A trainer that ends repeats its last report as its pod's termination message, in case its last write to the
+    ConfigMap failed. Raises ValueError, naming the field, if the ConfigMap's text is not a report.
     """
     written = report_of(seen.child("ConfigMap", names.progress(seen.name)))
     known = []
@@ -262,9 +261,9 @@ def newest_report(seen: Observed) -> Progress | None:
 
 
 def mark_of(config_map: Object | None) -> Hashable:
-    """Return what changes in a trainer's report when it has trained: the start and the update; None without a report.
+    """Return the start and the update in the trainer's report, which change when it has trained; None without a report.
 
-    Without a readable report it is the text.
+    A report that cannot be read is its own mark.
     """
     try:
         report = report_of(config_map)
@@ -276,7 +275,7 @@ def mark_of(config_map: Object | None) -> Hashable:
 
 
 def news_of(config_map: Object) -> Hashable:
-    """Return what a trainer's ConfigMap says besides its position within a stage; equal as long as training goes on."""
+    """Return what a trainer's ConfigMap says apart from progress; equal as long as the training of a stage goes on."""
     metadata = config_map["metadata"]
     marks = {name: metadata.get(name) for name in ("uid", "labels", "annotations", "ownerReferences")}
     try:

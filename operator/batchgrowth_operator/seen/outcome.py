@@ -72,7 +72,7 @@ def is_given_up(pod: Object, kept: bool, clock: Clock) -> bool:
 
 
 def has_lost_trainer(seen: Observed, kept: bool, clock: Clock) -> bool:
-    """Return whether the pod of the trainer's present Job is given up, so that only another Job makes another pod."""
+    """Return whether a pod of the trainer's Job is given up, so that only a new Job makes another pod."""
     if seen.trainer is None:
         return False
     uid = seen.trainer["metadata"].get("uid", "")
@@ -105,7 +105,7 @@ def _not_ready(pod: Object) -> Object | None:
 def is_running(seen: Observed, kept: bool, clock: Clock) -> bool:
     """Return whether a trainer pod may still be working; a terminating one writes its checkpoint.
 
-    One that was given up does not count: if it still works, its successor ends it. For `kept` see is_replaceable.
+    A pod that was given up does not count: if it still works, its successor ends it. `kept` is as in is_replaceable.
     """
     job = seen.trainer
     if job is not None and not is_terminating(job) and (job.get("status") or {}).get("active", 0) > 0:
@@ -118,7 +118,7 @@ def is_running(seen: Observed, kept: bool, clock: Clock) -> bool:
 
 
 def is_between_pods(seen: Observed) -> bool:
-    """Return whether the trainer's Job goes on, but has no pod now: Kubernetes waits before it makes the next."""
+    """Return whether the trainer's Job goes on without a pod, since Kubernetes waits before it makes the next one."""
     job = seen.trainer
     if job is None or is_terminating(job):
         return False
@@ -164,7 +164,7 @@ def outcome_of(seen: Observed) -> Outcome | None:
 
 
 def num_retries(seen: Observed) -> int:
-    """Return the trainer pods that ended with exit code 75; Kubernetes keeps them, and evicted ones do not count."""
+    """Return the number of trainer pods that ended with exit code 75, which Kubernetes keeps; evicted ones not."""
     retries = 0
     for pod in seen.pods_of(TRAINER):
         if any(c.get("type") == "DisruptionTarget" for c in (pod.get("status") or {}).get("conditions") or ()):

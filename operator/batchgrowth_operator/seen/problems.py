@@ -120,7 +120,7 @@ def _dask_operator_problems(seen: Observed, clock: Clock) -> Iterator[Problem]:
 
 
 def _claim_problems(seen: Observed, clock: Clock) -> Iterator[Problem]:
-    """Yield why the claim of the operator's making has no volume; one that only waits for its pod has no problem."""
+    """Yield why the operator's own claim has no volume; a claim that only waits for its pod has no problem."""
     claim = seen.child(CLAIM, names.checkpoints(seen.name))
     if claim is None or not _lacks_a_volume(claim):
         return

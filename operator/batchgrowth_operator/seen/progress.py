@@ -115,7 +115,7 @@ def undecided(text: str) -> Plan:
 
 
 def current_run(history: Iterable[StageRecord]) -> tuple[StageRecord, ...]:
-    """Return the newest records with rising indices: without stages that a restarted trainer took back."""
+    """Return the newest records with rising indices: a restarted trainer may have begun earlier stages again."""
     run: list[StageRecord] = []
     for record in reversed(tuple(history)):
         if not run or record.index < run[-1].index:
@@ -166,7 +166,7 @@ def _reported(text: str, seen: Observed) -> tuple[Progress, Plan] | None:
 def _remembered(text: str, history: Iterable[StageRecord]) -> tuple[Plan, tuple[BatchDecision, ...], int]:
     """Return the plan and the decisions that the history records, and the number of earlier stages that it dropped.
 
-    It keeps the newest 64 stages, which suffice for the batch and the first update of the current one.
+    The history keeps the newest 64 stages, which is enough for the batch and the first update of the current one.
     """
     if not spec_of(text).batch.growth.entry.quantity:
         return undecided(text), (), 0

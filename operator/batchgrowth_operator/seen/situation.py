@@ -138,8 +138,8 @@ class Situation:
     def report_age_seconds(self) -> float:
         """Return the seconds since the report was first seen; 0 if this pass is the first to see it.
 
-        The status knows when an operator before this one saw it, and this one when it saw a report that is not in the
-        status yet, which is written less often.
+        An operator before this one may have seen it first: the status says when. The status is written less often than
+        reports come, and this process saw each report that is newer.
         """
         known = self.previous.trainer_status
         if self.report is None or known is None:

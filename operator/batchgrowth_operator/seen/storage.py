@@ -1,6 +1,6 @@
-"""Where a job's checkpoints are kept, by its spec, or without a place in the spec by the operator's default.
+"""Where a job's checkpoints are kept: at the place in its spec, or without one by the operator's default.
 
-The storage of a trainer that exists stands: another default changes no job that has one.
+A trainer that exists keeps its storage, so a changed default affects only jobs that have no trainer yet.
 """
 
 from dataclasses import dataclass
