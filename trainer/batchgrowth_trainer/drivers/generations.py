@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 def train(run: RunState, join: Join) -> Trained:
-    """Train with any exchange between workers. See GenerationsDriver.train."""
+    """Train with any exchange between workers, from joining the cluster to the result."""
     with join() as cluster:
         return GenerationsDriver(run, cluster.pool, cluster.scaling, cluster.host).train()
 

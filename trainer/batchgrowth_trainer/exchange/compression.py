@@ -83,7 +83,7 @@ class Coding(Protocol):
 
 
 class BFloat16:
-    """Numbers of eight significant bits. See Coding."""
+    """The coding of numbers in eight significant bits."""
 
     width = 2.0
     block = 1
@@ -106,7 +106,7 @@ class BFloat16:
 
 
 class Int8:
-    """Whole numbers from -127 to 127, times a power of two for each block of 1,024. See Coding.
+    """The coding of numbers as whole numbers from -127 to 127, times a power of two for each block of 1,024.
 
     It is a power of two so that a quantized block has the same numbers when it is packed, unpacked and packed again.
     """

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-# --- Which members are connected: all with each other, or, if they are many, as the rows and columns of a grid ---
+# A few members are all connected with each other, many as the rows and columns of a grid.
 # A row is a run of consecutive ranks, and so of consecutive shards. The members at the same place of each row are a
 # column; rows differ in length by at most one, and the last member of a longer row is in no column. So each of P
 # members has some 2 sqrt(P) connections, and not P - 1.
@@ -30,17 +30,17 @@ class Grid:
 
     @property
     def size(self) -> int:
-        """The number of members."""
+        """Return the number of members."""
         return self.rows[-1].stop
 
     @property
     def is_mesh(self) -> bool:
-        """Whether all members are connected with each other."""
+        """Return whether all members are connected with each other."""
         return len(self.rows) == 1
 
     @property
     def width(self) -> int:
-        """The number of columns."""
+        """Return the number of columns."""
         return min(map(len, self.rows))
 
     def row(self, rank: int) -> range:
@@ -109,7 +109,7 @@ class RankAssignment:
 
     @property
     def grid(self) -> Grid:
-        """How the members are connected."""
+        """Return the grid in which the members are connected."""
         return grid_of(self.size, self.rows)
 
 
@@ -157,7 +157,7 @@ class Encryption:
 
 
 class Listener:
-    """The port of a member, at which the members of higher rank connect, generation after generation."""
+    """The port at which a member accepts the members of higher rank, in every generation."""
 
     def __init__(self, host: str) -> None:
         family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
@@ -205,7 +205,7 @@ def connect_all(
 
 
 class _Forming:
-    """The connections of a member while its group forms. Its threads close whatever they have when it is over."""
+    """The connections of a member while its group forms; a thread that connects too late closes its connection."""
 
     def __init__(self, assignment: RankAssignment, encryption: Encryption | None, seconds: float) -> None:
         self._assignment = assignment

@@ -117,7 +117,7 @@ class Delayed:
 
 
 class PendingTotals:
-    """The totals that wait for their update: a queue of at most `most` rows, in the tensors that `register` made."""
+    """The queue of totals that wait for their update: at most `most` rows, in the tensors that `register` made."""
 
     def __init__(self, replica: Replica) -> None:
         self._rows = replica.registered[_ROWS]

@@ -60,16 +60,16 @@ class BoundedStaleness:
 
     @property
     def is_over(self) -> bool:
-        """Whether all updates are made."""
+        """Return whether all updates are made."""
         return len(self.staleness) == self._updates
 
     @property
     def under_way(self) -> set[int]:
-        """The ranks that compute."""
+        """Return the ranks that compute."""
         return set(self._under_way)
 
     def may_begin(self) -> bool:
-        """Whether a further update may begin now."""
+        """Return whether a further update may begin now."""
         bounds = [len(self._under_way), *(begun.bound + 1 for begun in self._under_way.values())]
         return self._next < self._updates and (not self._under_way or max(bounds) <= self._maximum)
 

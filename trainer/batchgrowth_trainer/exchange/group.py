@@ -68,7 +68,7 @@ class LoneGroup:
 
     # `arrived` and `wake` are for Downpour alone, whose protocol Served has them.
     def arrived(self, peers: set[int], seconds: float) -> list[int]:  # noqa: ARG002
-        """None: there is no peer."""
+        """Return no rank: there is no peer."""
         assert not peers
         return []
 
@@ -356,12 +356,12 @@ def _joined(group: Group, ranks: Sequence[int], mine: Tensor, lengths: dict[int,
     return torch.cat([mine if peer == group.rank else landing[peer] for peer in ranks])
 
 
-# --- The store in the driver through which the members of a generation with GPUs find each other, as NCCL needs one ---
-# One per generation: closing it unblocks the members that still wait for one that has died.
-
-
 class Rendezvous:
-    """A TCPStore that listens on `host` only."""
+    """The store in the driver through which the members of a generation with GPUs find each other, as NCCL needs.
+
+    It is a TCPStore that listens on `host` only. Each generation has its own: closing it unblocks the members that
+    still wait for one that has died.
+    """
 
     def __init__(self, host: str) -> None:
         self.host = host

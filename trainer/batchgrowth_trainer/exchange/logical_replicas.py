@@ -22,8 +22,6 @@ from batchgrowth_trainer.replica.data import Request
 from batchgrowth_trainer.replica.flat import lay_out
 from batchgrowth_trainer.replica.replica import Replica
 
-# --- The updates that a logical replica makes by itself, with its part of each batch ---
-
 
 class LocalUpdates:
     """Trains the replicas `run` of this member, one after another, for some updates each."""

@@ -74,7 +74,7 @@ class ParameterServer:
         )
 
     def _is_over(self, done: Sequence[tuple[Step, Committed]]) -> bool:
-        """Return whether the round ends after these updates; at an epoch's end an evaluation may be due."""
+        """Return whether the round ends after these updates, as at an epoch's end, when an evaluation may be due."""
         if not done:
             return False
         step, last = done[-1]

@@ -15,9 +15,8 @@ from batchgrowth_trainer.exchange.connections import Grid
 from batchgrowth_trainer.exchange.group import Group
 from batchgrowth_trainer.replica.flat import Layout, add_parts, add_up, lay_out, lay_out_runs
 
-# --- How a reduction cuts its rows: which are short, into how many slices a long one is cut, and where ---
-
 SHORT_BYTES = 64 << 10
+"""Rows of at most so many bytes are sent whole: for them a second round trip costs more than the bytes it saves."""
 EMPTY = slice(0, 0)
 
 
@@ -136,19 +135,22 @@ class Reduction:
         return Reduced(room, waited if length_of(own) else spreading)
 
     def reduce_scatter(self, mine: Sequence[Tensor], shards: int, spans: Sequence[slice], like: Tensor) -> Reduced:
-        """Return the total of this member's slice, one of `spans`, by rank; as a call, with all members connected."""
+        """Return the total of this member's slice; `spans` has the slice of each rank. All members are connected."""
         size = self._group.size
         sums, waited = self._own_sums(range(size), spans, mine, lay_out(shards, size), like)
         return Reduced(sums[0] if sums else like[spans[self._group.rank]], waited)
 
     def all_gather(self, vector: Tensor, spans: Sequence[slice]) -> None:
-        """Fill `vector`, shape (L,), with the slices of it that all members have, by rank. Raises PeerLost."""
+        """Fill `vector`, shape (L,), with every member's slice; `spans` has the slice of each rank. Raises PeerLost."""
         self._spread(range(self._group.size), spans, vector)
 
     def _own_sums(
         self, ranks: Sequence[int], spans: Sequence[slice], mine: Sequence[Tensor], layout: Layout, like: Tensor
     ) -> tuple[list[Tensor], float]:
-        """Return the sums of this member's slice, none if it is empty, and the seconds until the others' arrived."""
+        """Return this member's slice of every sum that it adds up, none if the slice is empty, and the waiting seconds.
+
+        Each member gets its slice of the others' rows, and sends them theirs.
+        """
         own = spans[ranks.index(self._group.rank)]
         outgoing = {}
         if mine:
@@ -222,11 +224,8 @@ def _whole(sums: list[Tensor], _part: Tensor) -> Reduced:
     return Reduced(sums[0], 0.0)
 
 
-# --- The totals of buckets of gradients, which a thread adds while the one that trains still computes ---
-
-
 class BucketSums:
-    """The buckets of one update of `shards` shards, in the order in which they are given; `total` gets their totals.
+    """Adds the buckets of one update, in the order in which they are given, in a thread beside the one that trains.
 
     Leaving the block waits for running additions.
     """

@@ -68,7 +68,7 @@ class Stream:
 
     @property
     def is_early(self) -> bool:
-        """Whether buckets are given before the backward pass is over."""
+        """Return whether buckets are given before the backward pass is over."""
         return self._may_be_early and self._reached is not None
 
     def sums(self, nodes: Sequence[tuple[int, int]], compute: ComputeShard, give: Give) -> list[Partial]:
@@ -130,9 +130,10 @@ class Stream:
 
 
 class _LastShard:
-    """A member's last shard: its sums with the subtrees `lefts` before it, from the root on, and the sums `done`.
+    """A member's last shard, whose gradients complete the buckets.
 
-    A bucket with number n is complete with `missing[n]` gradients. `row` is the shard's own.
+    `row` has the shard's own gradients. `lefts` are the sums of the subtrees to its left, from the root on, and `done`
+    those of the run's other subtrees. A bucket with number n is complete with `missing[n]` gradients.
     """
 
     row: Tensor

@@ -120,7 +120,7 @@ class Control:
         self._stop_generation = max(self._stop_generation, generation)
 
     def stop_requested(self, generation: int) -> bool:
-        """Whether this generation should stop."""
+        """Return whether this generation should stop."""
         return self._stop_generation >= generation
 
     def cancel(self, generation: int) -> None:
@@ -128,7 +128,7 @@ class Control:
         self._over_generation = max(self._over_generation, generation)
 
     def is_over(self, generation: int) -> bool:
-        """Whether this generation ends without its next update."""
+        """Return whether this generation ends without its next update."""
         return self.abandoned or self._over_generation >= generation
 
     def request_snapshot(self) -> Future[Snapshot]:

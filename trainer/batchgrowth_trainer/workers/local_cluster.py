@@ -58,7 +58,7 @@ class LocalScaler:
         self._idle_since: dict[object, float] = {}  # workers without a process
 
     def scale(self, count: int, keep: Collection[str]) -> None:
-        """Request `count` workers: see Scaler. Dask's own choice of workers to close might hit one that trains."""
+        """Request `count` workers, and close spare ones: Dask's own choice might close one that trains."""
         names = list(self._cluster.worker_spec)
         spare = [name for name in reversed(names) if str(name) not in keep]
         self._target = count
@@ -84,7 +84,7 @@ class LocalScaler:
             self._grows = False
 
     def repair(self) -> None:
-        """Replace workers that failed to start: see Scaler.
+        """Replace workers that failed to start.
 
         A nanny does not restart a worker that died before it had registered.
         """

@@ -303,7 +303,7 @@ class Admission:
         return self.ready.pop(address, None)
 
     def accuse(self, worker: str, fault: WorkerFault, *, alone: bool, was_ready: bool) -> None:
-        """Note the fault, or raise it if it came before. See Suspects.accuse."""
+        """Note the fault, or raise it if Suspects.accuse finds that the job is at fault and not the worker."""
         self._suspects.accuse(worker, fault, alone=alone, last=not (was_ready or self.ready))
 
     def admit_held(self, update: int) -> None:
