@@ -157,8 +157,9 @@ class Gathering:
         return [copy.worker for copy in self._copies.values() if copy.has_ended and not copy.is_backup]
 
     def idle(self, ready: Iterable[str] = ()) -> list[str]:
-        """Return the workers that compute nothing and have no fault, in the order in which they finished. The `ready`
-        workers that were not asked follow, because they have become free since.
+        """Return the workers that compute nothing and have no fault, in the order in which they finished.
+
+        The `ready` workers that were not asked follow, because they have become free since.
         """
         ended = sorted((copy for copy in self._copies.values() if copy.has_ended), key=lambda copy: copy.ended_at)
         busy = {copy.worker for copy in self.under_way()} | self.faults.keys()

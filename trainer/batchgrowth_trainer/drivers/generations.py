@@ -205,9 +205,10 @@ class GenerationsDriver:
             self._pool.ask_whether_alive(generation.members)
 
     def _restart_hung(self, generation: Generation) -> None:
-        """Restart hung workers; before a member is restarted, save the newest state of the members that answer. A
-        member sends its state only after its generation, so a hung member ends the generation for all. Members that do
-        not end in time, such as those in a group by NCCL, are not waited for.
+        """Restart hung workers; before a member is restarted, save the newest state of the members that answer.
+
+        A member sends its state only after its generation, so a hung member ends the generation for all.
+        Members that do not end in time, such as those in a group by NCCL, are not waited for.
         """
         found = self._pool.hung()
         self._pool.restart(found.difference(generation.members), self._run.note)
@@ -420,8 +421,10 @@ class States:
         return True
 
     def save_while_it_trains(self, address: str, *, due: bool) -> None:
-        """If a checkpoint is due, request a training member's state, and save it when it arrives. The driver does not
-        wait for it, because a hung member must not hold up the driver, which looks for hung members.
+        """If a checkpoint is due, request a training member's state, and save it when it arrives.
+
+        The driver does not wait for it, because a hung member must not hold up the driver, which looks for hung
+        members.
         """
         if self._coming is None:
             if due:

@@ -206,8 +206,9 @@ class RunState:
             self.publish(events.EndedEarly(self.plan, self.spec, end))
 
     def evaluation_due(self, position: Position, judged: int | None = None) -> bool:
-        """Return whether an evaluation at the end of an epoch is due at `position` and not yet done or judged. `judged`
-        is the last epoch whose evaluation is judged, if known.
+        """Return whether an evaluation at the end of an epoch is due at `position` and not yet done or judged.
+
+        `judged` is the last epoch whose evaluation is judged, if known.
         """
         done = self.totals.evaluated
         if judged is not None:

@@ -97,8 +97,10 @@ class AllReduce:
     def _reduce_in_buckets(
         self, stream: Stream, step: Step, run: tuple[int, int], *, stop: bool
     ) -> tuple[list[Partial], float, float]:
-        """Put the total into `_room`, adding its gradient during the backward pass of the last shard. Return this
-        member's sums, the time at which they were computed, and the seconds spent waiting for peers since.
+        """Put the total into `_room`, adding its gradient during the backward pass of the last shard.
+
+        Return this member's sums, the time at which they were computed, and the seconds spent waiting for peers
+        since.
         """
         replica = self._replica
         with BucketSums(self._reduction, step.shards, self._room) as bucket_sums:

@@ -57,8 +57,9 @@ class Grid:
         return tuple(sorted({*self.row(rank), *self.column(rank)} - {rank}))
 
     def routes(self, holds: Sequence[bool]) -> list[dict[int, list[int]]]:
-        """Return how a state travels from the members that hold it to all others: in turns, each {sender: receivers}. A
-        member sends to its own row, or to some members of its column.
+        """Return how a state travels from the members that hold it to all others: in turns, each {sender: receivers}.
+
+        A member sends to its own row, or to some members of its column.
         """
         full = [row for row in self.rows if any(holds[rank] for rank in row)]
         within = {next(r for r in row if holds[r]): [r for r in row if not holds[r]] for row in full}

@@ -206,8 +206,9 @@ class Downpour:
         orders: SimpleQueue[int],
         pushed: SimpleQueue[Tensor | None],
     ) -> None:
-        """Apply the gradients in the order in which workers push them, until all updates are made. `orders` and
-        `pushed` connect the worker in this process; None in `pushed` says that it has failed.
+        """Apply the gradients in the order in which workers push them, until all updates are made.
+
+        `orders` and `pushed` connect the worker in this process; None in `pushed` says that it has failed.
         """
         idle = deque(range(self._group.size))
         begun = dict[int, float]()

@@ -139,9 +139,10 @@ class LocalSGD:
 
 
 class OuterOptimizer:
-    """SGD with momentum on `vector`, shape (length,); `momentum` has the same shape and begins at 0. Its gradient is
-    the negative mean change of the replicas' weights. With a learning rate of 1 and no momentum, the vector moves by
-    exactly the mean change. Douillard et al., 2023 (DiLoCo).
+    """SGD with momentum on `vector`, shape (length,); `momentum` has the same shape and begins at 0.
+
+    Its gradient is the negative mean change of the replicas' weights. With a learning rate of 1 and no momentum,
+    the vector moves by exactly the mean change. Douillard et al., 2023 (DiLoCo).
     """
 
     def __init__(self, settings: Outer, vector: Tensor, momentum: Tensor) -> None:

@@ -44,9 +44,10 @@ class Setting:
 
 
 class Strategy(Protocol):
-    """A way to exchange gradients or weights. It lives as long as a generation. State that must live longer is in
-    tensors of the replica: a static method `register(replica)` of the strategy registers them before the replica gets a
-    state.
+    """A way to exchange gradients or weights.
+
+    It lives as long as a generation. State that must live longer is in tensors of the replica: a static method
+    `register(replica)` of the strategy registers them before the replica gets a state.
     """
 
     def round(self, stop_requested: Callable[[], bool]) -> Round:

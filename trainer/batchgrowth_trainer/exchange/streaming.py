@@ -37,8 +37,9 @@ def stream_of(replica: Replica) -> "Stream | None":
 
 
 def buckets(parameters: FlatParameters) -> list[slice]:
-    """Return the places of the buckets from the last layer on, the order in which most models get their gradients. The
-    parameters from `last_from` on, which all layers share, come at the end.
+    """Return the places of the buckets from the last layer on, the order in which most models get their gradients.
+
+    The parameters from `last_from` on, which all layers share, come at the end.
     """
     found = []
     for lo, end in ((0, parameters.last_from), (parameters.last_from, parameters.length)):
@@ -50,9 +51,10 @@ def buckets(parameters: FlatParameters) -> list[slice]:
 
 
 class Stream:
-    """Gives buckets early once an earlier shard has shown which gradients backward computes, each once. If backward
-    reaches a parameter after its bucket was given, `is_wrong` becomes true: the sums of that update are worthless, and
-    from then on no bucket is given early.
+    """Gives buckets early once an earlier shard has shown which gradients backward computes, each once.
+
+    If backward reaches a parameter after its bucket was given, `is_wrong` becomes true: the sums of that update are
+    worthless, and from then on no bucket is given early.
     """
 
     def __init__(self, replica: Replica, places: Sequence[slice]) -> None:
@@ -73,6 +75,7 @@ class Stream:
 
     def sums(self, nodes: Sequence[tuple[int, int]], compute: ComputeShard, give: Give) -> list[Partial]:
         """Return the sums of these subtrees, in order, over shards that `compute` computes, and give all their buckets.
+
         Use the gradients of the buckets, not those in the result.
         """
         self.is_wrong = False

@@ -1,7 +1,8 @@
-"""TopK: each logical replica sends only its largest changes of weights, and keeps the others for a later exchange. The
-changes that a replica has not sent, its residual, are added to its next changes, so nothing is lost (error feedback).
-The residuals are vectors of the replicas' states, in logical_replicas.py. The changes that are sent are added to the
-weights in the order of the replicas; then all replicas have the same weights.
+"""TopK: each logical replica sends only its largest changes of weights, and keeps the others for a later exchange.
+
+The changes that a replica has not sent, its residual, are added to its next changes, so nothing is lost (error
+feedback). The residuals are vectors of the replicas' states, in logical_replicas.py. The changes that are sent are
+added to the weights in the order of the replicas; then all replicas have the same weights.
 """
 
 import math

@@ -1,5 +1,6 @@
-"""How a process adds: the digest of a job's first shard, and the facts that may explain a different digest. Processors,
-versions of torch and numbers of threads add in different orders, so the last bits of a sum differ.
+"""How a process adds: the digest of a job's first shard, and the facts that may explain a different digest.
+
+Processors, versions of torch and numbers of threads add in different orders, so the last bits of a sum differ.
 """
 
 from collections.abc import Mapping

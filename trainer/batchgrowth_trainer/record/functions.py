@@ -39,8 +39,9 @@ _CODE = (
 
 def parts_of(function: Callable[..., Any]) -> dict[str, str]:
     """Return the digests of the function, under "", and of every global that it uses directly or indirectly, by name.
-    An object that a module defines counts by its name. Raises what cloudpickle raises for an object that it cannot take
-    apart.
+
+    An object that a module defines counts by its name. Raises what cloudpickle raises for an object that it cannot
+    take apart.
     """
     parts: dict[str, str] = {}
     waiting: list[tuple[str, Any]] = [("", function)]

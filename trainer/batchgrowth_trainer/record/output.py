@@ -46,10 +46,12 @@ _LOCK_RETRY_SECONDS = 0.5
 
 
 class OutputFolder:
-    """The folder, locked for one run. If another run holds the lock, this waits up to `patience` seconds and calls
-    `note` once. The lock's file names its holder, because a file server may release the lock of a machine that it
-    cannot reach. Raises StorageError if the lock stays held, CheckpointError if the folder cannot be written, and
-    Interrupted if a stop is requested before.
+    """The folder, locked for one run.
+
+    If another run holds the lock, this waits up to `patience` seconds and calls `note` once. The lock's file names
+    its holder, because a file server may release the lock of a machine that it cannot reach. Raises StorageError if
+    the lock stays held, CheckpointError if the folder cannot be written, and Interrupted if a stop is requested
+    before.
     """
 
     def __init__(

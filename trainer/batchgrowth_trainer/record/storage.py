@@ -72,8 +72,9 @@ def retried(act: Callable[[], _T], seconds: float, note: Callable[[str], None] =
 
 
 def read_patiently(name: str, read: Callable[[], _T]) -> _T:
-    """Call `read` and return its result; retry for READ_SECONDS. Turn an OSError into a StorageError or a
-    CheckpointError, except FileNotFoundError, which passes.
+    """Call `read` and return its result; retry for READ_SECONDS.
+
+    Turn an OSError into a StorageError or a CheckpointError, except FileNotFoundError, which passes.
     """
 
     def attempt() -> _T:

@@ -100,9 +100,10 @@ _LONGEST_WAIT_SECONDS = 5.0
 
 
 def read(workload: Workload, request: Request) -> tuple[Any, Any]:
-    """Read a request as `fetch` does, and retry if an example cannot be read. The generators are seeded before, unless
-    reading cannot draw from them, and are not restored. Raises DataError, which is a ReadFault if the example might be
-    read later or elsewhere, and WorkloadError.
+    """Read a request as `fetch` does, and retry if an example cannot be read.
+
+    The generators are seeded before, unless reading cannot draw from them, and are not restored. Raises DataError,
+    which is a ReadFault if the example might be read later or elsewhere, and WorkloadError.
     """
     dataset = workload.train if request.test is None else workload.test_sets[request.test]
     if is_indexed(workload, dataset):
@@ -253,8 +254,9 @@ _COLLATED = {**default_collate_fn_map, type(None): _collated_none}
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """Return `value` with every tensor in it, also in tuples, lists and dicts, moved to `device`. A tensor is copied to
-    a GPU from pinned memory, so the process does not wait for the copy.
+    """Return `value` with every tensor in it, also in tuples, lists and dicts, moved to `device`.
+
+    A tensor is copied to a GPU from pinned memory, so the process does not wait for the copy.
     """
     if device.type == "cpu":
         return value

@@ -433,8 +433,9 @@ def add_up(
 
 
 def add_parts(rows: Sequence[Tensor], layout: Layout, quantize: Quantize | None = None) -> list[Tensor]:
-    """Add the rows, given in order, and return the sums of the nodes that the layout's runs cover. Overwrites the rows;
-    each sum is quantized and is in one of them.
+    """Add the rows, given in order, and return the sums of the nodes that the layout's runs cover.
+
+    Overwrites the rows; each sum is quantized and is in one of them.
     """
     for left, right in layout.order:
         rows[left].add_(rows[right])

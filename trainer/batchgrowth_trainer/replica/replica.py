@@ -147,8 +147,9 @@ class Replica:
             self._values = Compiled(self.workload.values, self.spec, self.device)
 
     def register(self, name: str, tensor: Tensor) -> None:
-        """Let the tensor move with the state: to other members, into snapshots and checkpoints. An exchange keeps its
-        state from round to round in such tensors, and finds them in `registered`.
+        """Let the tensor move with the state: to other members, into snapshots and checkpoints.
+
+        An exchange keeps its state from round to round in such tensors, and finds them in `registered`.
         """
         self.registered[name] = tensor
 

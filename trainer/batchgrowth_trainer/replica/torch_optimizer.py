@@ -1,5 +1,6 @@
-"""Torch: a subclass of torch.optim.Optimizer over the parameters of a model. Between two steps its state is in flat
-vectors, so that it can move to another process or into a checkpoint.
+"""Torch: a subclass of torch.optim.Optimizer over the parameters of a model.
+
+Between two steps its state is in flat vectors, so that it can move to another process or into a checkpoint.
 """
 
 from collections.abc import Callable, Iterator
