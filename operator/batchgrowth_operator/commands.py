@@ -15,7 +15,7 @@ from batchgrowth.manifest.reading import load_manifest
 from batchgrowth.plan import make_plan
 from batchgrowth.schema import STORAGE_SIZE, WORDS
 
-from batchgrowth_operator.settings import LeaseLock, Network, Rule, Settings
+from batchgrowth_operator.settings import Defaults, LeaseLock, Network, Rule, Settings
 
 
 def rules(option: str, text: str) -> tuple[Rule, ...]:
@@ -95,16 +95,18 @@ def operator(
     holder = identity or f"{socket.gethostname()}-{os.getpid()}"
     run(
         Settings(
-            image=image,
+            defaults=Defaults(
+                image=image,
+                pods=PodLimits(standard=pod_security, accounts=frozenset(service_account or ())),
+                network=Network(
+                    metrics_from=rules("--metrics-from", metrics_from),
+                    egress=None if egress is None else rules("--egress", egress),
+                ),
+                checkpoint_size=storage_size(checkpoint_size),
+            ),
             kubeconfig=kubeconfig,
             namespaces=tuple(namespace or ()),
             operator_class=operator_class,
-            pods=PodLimits(standard=pod_security, accounts=frozenset(service_account or ())),
-            checkpoint_size=storage_size(checkpoint_size),
-            network=Network(
-                metrics_from=rules("--metrics-from", metrics_from),
-                egress=None if egress is None else rules("--egress", egress),
-            ),
             metrics_port=metrics_port,
             health_port=health_port,
             lease=LeaseLock(lease_namespace, lease, holder) if lease else None,

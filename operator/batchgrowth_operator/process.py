@@ -24,7 +24,7 @@ from batchgrowth_operator.loop.metrics import OperatorMetrics
 from batchgrowth_operator.loop.one_pass import Reconciler
 from batchgrowth_operator.loop.queue import MOST_CONCURRENT, Passes, ProgressRate
 from batchgrowth_operator.seen.clock import backoff_seconds
-from batchgrowth_operator.settings import Defaults, Settings
+from batchgrowth_operator.settings import Settings
 
 HEALTHY_AFTER_SECONDS = 120.0
 """Time for which the watches must last before the back-off starts over."""
@@ -83,14 +83,7 @@ async def _watch(settings: Settings, api: Api, metrics: OperatorMetrics) -> None
     leadership = Leadership(needs_lease=settings.lease is not None)
     poster = EventPoster(api, lambda: leadership.seconds_left)
     observer = Observer(api, store)
-    rate = ProgressRate(
-        Defaults(
-            image=settings.image,
-            pods=settings.pods,
-            network=settings.network,
-            checkpoint_size=settings.checkpoint_size,
-        )
-    )
+    rate = ProgressRate(settings.defaults)
     writer = Writer(api, store, poster, poster.seconds_left)
     reconciler = Reconciler(observer, writer, rate, metrics, settings.operator_class)
     passes = Passes(reconciler.make_pass, waits=True)

@@ -33,6 +33,7 @@ class Defaults:
     pods: PodLimits = STRICTEST
     """What jobs may ask for their pods."""
     network: Network = OPEN
+    """The connections that jobs' pods may make and accept."""
     checkpoint_size: str = ""
     """Size of the claim of a job whose spec names no place for its checkpoints; empty for none."""
     first_lead_seconds: float = 10.0
@@ -55,8 +56,7 @@ class LeaseLock:
 class Settings:
     """The operator's settings, from its command line."""
 
-    image: str
-    """Image of jobs without spec.image."""
+    defaults: Defaults
     kubeconfig: Path | None = None
     """File with the API server's address and credentials; None for those of the pod's service account."""
     namespaces: tuple[str, ...] = ()
@@ -67,12 +67,6 @@ class Settings:
     """Port of the metrics endpoint; 0 for none."""
     health_port: int = 0
     """Port of the health endpoint; 0 for none."""
-    pods: PodLimits = STRICTEST
-    """What jobs may ask for their pods."""
-    network: Network = OPEN
-    """The connections that jobs' pods may make and accept."""
-    checkpoint_size: str = ""
-    """Size of the claim of a job whose spec names no place for its checkpoints; empty for none."""
     lease: LeaseLock | None = None
     """The Lease by which several operators elect a leader; None for a single operator."""
     log_level: LogLevel = LogLevel.info

@@ -16,7 +16,7 @@ import aiohttp
 import urllib3.connectionpool
 from batchgrowth_operator.api import client
 from batchgrowth_operator.process import run
-from batchgrowth_operator.settings import LeaseLock, Settings
+from batchgrowth_operator.settings import Defaults, LeaseLock, Settings
 
 given: dict[str, Any] = globals()
 faulthandler.register(signal.SIGUSR1)
@@ -57,7 +57,7 @@ client.Api = Mortal  # type: ignore[misc]
 lease = LeaseLock(given["NAMESPACE"], "operators", given["HOLDER"]) if given["HOLDER"] else None
 run(
     Settings(
-        image=given["IMAGE"],
+        defaults=Defaults(image=given["IMAGE"]),
         kubeconfig=Path(given["KUBECONFIG"]),
         namespaces=(given["NAMESPACE"],),
         operator_class=given["OPERATOR_CLASS"],

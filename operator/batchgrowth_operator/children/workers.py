@@ -27,7 +27,7 @@ from batchgrowth_operator.children.pods import (
     scheduler_address,
     with_own_parts,
 )
-from batchgrowth_operator.seen.clock import Clock, parse_timestamp, timestamp
+from batchgrowth_operator.seen.clock import Clock, timestamp
 from batchgrowth_operator.seen.observed import Manifest, Object
 from batchgrowth_operator.seen.problems import replica_failure
 from batchgrowth_operator.seen.situation import Situation
@@ -110,7 +110,7 @@ def last_nudge(deployment: Object | None, clock: Clock) -> str | None:
     if failure is None:
         return None
     clock.wake_in(NUDGE_SECONDS - clock.now.timestamp() % NUDGE_SECONDS)
-    since = parse_timestamp(str(failure.get("lastTransitionTime") or timestamp(clock.now)))
+    since = datetime.fromisoformat(str(failure.get("lastTransitionTime") or timestamp(clock.now)))
     window = int(clock.now.timestamp() // NUDGE_SECONDS)
     if window <= int(since.timestamp() // NUDGE_SECONDS):
         return None

@@ -6,12 +6,13 @@ an end. The first turns are shown at once. What is remembered is a part of the s
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from batchgrowth.contract.status import Condition, FlappingCondition, FlappingStatus
 
 from batchgrowth_operator.job.conditions import Verdict
 from batchgrowth_operator.job.workforce import Workforce
-from batchgrowth_operator.seen.clock import parse_timestamp, timestamp, timestamp_ms
+from batchgrowth_operator.seen.clock import timestamp, timestamp_ms
 from batchgrowth_operator.seen.outcome import truncated
 from batchgrowth_operator.seen.situation import MOST_TURNS, Mode, Situation, is_held
 
@@ -64,7 +65,7 @@ def steadied(s: Situation, w: Workforce, verdicts: Mapping[str, Verdict]) -> Ste
             continue
         if before is not None and verdict.status != good and _is_turn(s, w, before, verdict):
             at = timestamp_ms(s.seen.now)
-            age = -1.0 if turns is None else (s.seen.now - parse_timestamp(turns.last_time)).total_seconds()
+            age = -1.0 if turns is None else (s.seen.now - datetime.fromisoformat(turns.last_time)).total_seconds()
             if turns is not None and 0 <= age < FORGOTTEN_AFTER_SECONDS:
                 turns = turns.model_copy(update={"turns": turns.turns + 1, "last_time": at})
             else:  # the first, or the first for a long time
@@ -78,7 +79,7 @@ def steadied(s: Situation, w: Workforce, verdicts: Mapping[str, Verdict]) -> Ste
     if "Resizing" in held and s.previous.workers is not None:
         ready = s.previous.workers.ready
     is_changed = ready != w.ready or any(shown[kind] != before for kind, before in held.items())
-    waits = known is not None and is_changed and s.clock.within(parse_timestamp(known.write_time), WRITE_SECONDS)
+    waits = known is not None and is_changed and s.clock.within(datetime.fromisoformat(known.write_time), WRITE_SECONDS)
     if waits:
         shown |= held
     else:
@@ -101,7 +102,7 @@ def _held(s: Situation, stored: ShownCondition, turns: FlappingCondition, verdic
         turns = turns.model_copy(update={"good_time": None})
         return ShownCondition(_again(verdict, turns), turns)
     good_time = turns.good_time or timestamp_ms(s.seen.now)
-    if not s.clock.within(parse_timestamp(good_time), CALM_SECONDS):
+    if not s.clock.within(datetime.fromisoformat(good_time), CALM_SECONDS):
         return ShownCondition(verdict, None)
     if turns.good_time is None:
         turns = turns.model_copy(update={"good_time": good_time})
@@ -127,5 +128,5 @@ def _again(verdict: Verdict, turns: FlappingCondition) -> Verdict:
     """Return the verdict, and if it is held with the time since when it came again and again."""
     if turns.turns < MOST_TURNS:
         return verdict
-    since = timestamp(parse_timestamp(turns.first_time))
+    since = timestamp(datetime.fromisoformat(turns.first_time))
     return verdict._replace(message=truncated(f"{verdict.message} Again and again since {since}."))

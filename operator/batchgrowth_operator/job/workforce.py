@@ -7,6 +7,7 @@ are only forecast, for some start-up times after the last request.
 
 import math
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from batchgrowth.contract import lead_time
@@ -17,7 +18,7 @@ from batchgrowth.manifest.pod_limits import pod_faults
 from batchgrowth.spec.pods import CONTAINER
 
 from batchgrowth_operator.children.workers import worker_template
-from batchgrowth_operator.seen.clock import parse_timestamp, seconds_since, timestamp_ms
+from batchgrowth_operator.seen.clock import seconds_since, timestamp_ms
 from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, condition, is_held
 
 REPORT_SECONDS = LONGEST_PERIOD_SECONDS + 1.0
@@ -134,10 +135,10 @@ def _resize_seconds(s: Situation, previous: WorkersStatus, ready: int) -> float 
         return None
     requested = str(previous.requested_time)
     missing = resizing.last_transition_time
-    if parse_timestamp(requested) >= parse_timestamp(missing):
+    if datetime.fromisoformat(requested) >= datetime.fromisoformat(missing):
         return seconds_since(requested, s.seen.now)
     ready_since = _times_of(s, "Ready")
-    if ready_since and parse_timestamp(max(ready_since)) < parse_timestamp(missing):
+    if ready_since and datetime.fromisoformat(max(ready_since)) < datetime.fromisoformat(missing):
         return None
     return seconds_since(missing, s.seen.now)
 

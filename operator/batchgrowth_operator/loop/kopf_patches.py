@@ -57,12 +57,8 @@ class Watches:
 
     async def until_indexed(self) -> None:
         """Return once every object of every watched kind has been listed and indexed."""
-        while not self._are_indexed():
+        while self.ensemble is None or not self.ensemble.watcher_tasks or self.ensemble.operator_indexed.is_off():
             await asyncio.sleep(POLL_SECONDS)
-
-    def _are_indexed(self) -> bool:
-        found = self.ensemble
-        return found is not None and bool(found.watcher_tasks) and found.operator_indexed.is_on()
 
 
 def new_watches() -> Watches:

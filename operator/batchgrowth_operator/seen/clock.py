@@ -60,23 +60,18 @@ def timestamp_ms(time: datetime) -> str:
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def parse_timestamp(text: str) -> datetime:
-    """Return the time that a Kubernetes timestamp denotes."""
-    return datetime.fromisoformat(text)
-
-
 def seconds_since(text: str | None, now: datetime) -> float:
     """Return the seconds from the timestamp to `now`; 0 without a timestamp, or if it lies in the future."""
     if not text:
         return 0.0
-    return max(0.0, (now - parse_timestamp(text)).total_seconds())
+    return max(0.0, (now - datetime.fromisoformat(text)).total_seconds())
 
 
 def seconds_until(text: str | None, now: datetime) -> float:
     """Return the seconds from `now` to the timestamp; 0 without a timestamp, or if it lies in the past."""
     if not text:
         return 0.0
-    return max(0.0, (parse_timestamp(text) - now).total_seconds())
+    return max(0.0, (datetime.fromisoformat(text) - now).total_seconds())
 
 
 def backoff_seconds(failures: int, longest: float = LONGEST_BACKOFF_SECONDS) -> float:

@@ -71,7 +71,12 @@ def cluster_problem(seen: Observed, clock: Clock) -> Problem | None:
 
 def trainer_problem(seen: Observed, clock: Clock) -> Problem | None:
     """Return the first problem that keeps the trainer from running; None if there is none."""
-    return next(_trainer_problems(seen, clock), None)
+    problem = next(_claim_problems(seen, clock), None)
+    if problem is None and seen.trainer is not None and _lacks_a_pod(seen.trainer):
+        problem = next(_event_problems(seen, names.trainer(seen.name), clock), None)
+    if problem is None:
+        problem = next(_role_problems(seen, TRAINER, clock), None)
+    return problem
 
 
 def _cluster_problems(seen: Observed, clock: Clock) -> Iterator[Problem]:
@@ -84,13 +89,6 @@ def _cluster_problems(seen: Observed, clock: Clock) -> Iterator[Problem]:
             yield _refused_pod(str(failed.get("message", "")))
     yield from _role_problems(seen, "scheduler", clock)
     yield from _role_problems(seen, "worker", clock)
-
-
-def _trainer_problems(seen: Observed, clock: Clock) -> Iterator[Problem]:
-    yield from _claim_problems(seen, clock)
-    if seen.trainer is not None and _lacks_a_pod(seen.trainer):
-        yield from _event_problems(seen, names.trainer(seen.name), clock)
-    yield from _role_problems(seen, TRAINER, clock)
 
 
 def _refused_write(failure: Failure) -> Problem:

@@ -14,7 +14,7 @@ from batchgrowth.contract.logs import LogFormat, LogLevel
 from batchgrowth_operator import process
 from batchgrowth_operator.api.leader import Leadership
 from batchgrowth_operator.loop.kopf_patches import Watches, kopf
-from batchgrowth_operator.settings import LeaseLock, Settings
+from batchgrowth_operator.settings import Defaults, LeaseLock, Settings
 
 
 class Away:
@@ -56,7 +56,7 @@ def watching(monkeypatch: pytest.MonkeyPatch, *is_stopped: bool) -> list[float]:
 def test_failed_watches_restart_with_a_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = watching(monkeypatch, *[False] * 7, True)
 
-    process.run(Settings(image="example/trainer:1"))
+    process.run(Settings(defaults=Defaults(image="example/trainer:1")))
 
     assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
 
@@ -66,7 +66,7 @@ def test_the_back_off_starts_over_after_healthy_watches(monkeypatch: pytest.Monk
     clock = iter([0, 1, 1, 2, 2, 3 + process.HEALTHY_AFTER_SECONDS, 200])
     monkeypatch.setattr(process, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=waits.append))
 
-    process.run(Settings(image="example/trainer:1"))
+    process.run(Settings(defaults=Defaults(image="example/trainer:1")))
 
     assert waits == [1.0, 2.0, 1.0]
 
@@ -76,7 +76,7 @@ def test_a_signal_ends_the_process_even_if_the_api_server_goes_away(
 ) -> None:
     waits = watching(monkeypatch, True)
 
-    process.run(Settings(image="example/trainer:1"))
+    process.run(Settings(defaults=Defaults(image="example/trainer:1")))
 
     assert waits == []
     assert "watching failed during shutdown" in caplog.text
@@ -99,7 +99,7 @@ def test_signals_stop_the_operator(name: signal.Signals, monkeypatch: pytest.Mon
     timer = threading.Timer(5 * process.SIGNAL_HANDLERS_AFTER_SECONDS, os.kill, (os.getpid(), name))
     timer.start()
 
-    process.run(Settings(image="example/trainer:1"))
+    process.run(Settings(defaults=Defaults(image="example/trainer:1")))
 
     timer.join()
 
@@ -114,7 +114,7 @@ def test_a_task_that_fails_ends_the_process(monkeypatch: pytest.MonkeyPatch, cap
 
     monkeypatch.setattr(process, "new_watches", Broken)
 
-    process.run(Settings(image="example/trainer:1"))
+    process.run(Settings(defaults=Defaults(image="example/trainer:1")))
 
     assert "the task start failed, so this process ends" in caplog.text
     assert "kopf has changed" in caplog.text
@@ -131,7 +131,7 @@ def test_a_lost_lease_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(process, "hold", hold)
 
-    process.run(Settings(image="example/trainer:1", lease=LeaseLock("system", "batchgrowth", "me")))
+    process.run(Settings(defaults=Defaults(image="example/trainer:1"), lease=LeaseLock("system", "batchgrowth", "me")))
 
     assert told == ["me"]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from batchgrowth import names
 from batchgrowth.spec import KIND
-from batchgrowth_operator.seen.clock import parse_timestamp
 from batchgrowth_operator.seen.observed import TRAINER as CONTAINER
 from batchgrowth_operator.seen.observed import Ref, active_since, ended_at, is_owned_by, labels_of
 from controllers import CLUSTER, JOB, SCHEDULER, TRAINER, WORKERS
@@ -163,7 +163,7 @@ class Safety:
             passed = now - written.seconds
         elif since is not None:
             began, date = instance.began
-            passed = now - began + max(0.0, (date - parse_timestamp(since)).total_seconds())
+            passed = now - began + max(0.0, (date - datetime.fromisoformat(since)).total_seconds())
         if passed < job["spec"][limit] - ROUNDING_SECONDS:
             yield f"{limit} have not passed, but {passed:g}"
 
