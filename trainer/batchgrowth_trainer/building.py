@@ -42,7 +42,7 @@ def build_replica(spec: JobSpec) -> Replica:
     device = make_device(spec)
     with reported_as_workload_error(f"{given.entrypoint}: preparing the model"):
         replica = Replica(spec, workload, device)
-    prepare_exchange(replica)
+    prepare_exchange(replica)  # before the first shard, whose sums an exchange.compression rounds
     try:
         try_out(replica)
     except BaseException:

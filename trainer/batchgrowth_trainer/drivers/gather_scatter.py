@@ -347,7 +347,7 @@ class GatherScatterDriver:
         layout = lay_out(step.shards, len(members))
         usual = median(self._paces) if self._paces else None
         gathering = Gathering(self._number, [hi - lo for lo, hi in layout.runs], usual)
-        self._now = gathering
+        self._now = gathering  # before the first request, whose end `_handle` gives to it
         model = pack_all(replica.model_tensors())
         for rank, address in enumerate(members):
             self._request(gathering, step, rank, len(members), address, model)

@@ -73,12 +73,14 @@ class Hogwild:
             except IndexError:
                 return
             began = time.perf_counter()
-            twin.buffers.restore(replica.buffers.vectors)
+            twin.buffers.restore(
+                replica.buffers.vectors
+            )  # as they are: others may be writing to them, as to the weights
             whole = twin.partials(step, (0, step.shards))
             with self._stepping:
                 gradient, rest = replica.split(whole[0].row)
                 taken = replica.take_step(step, gradient, rest, step.examples)
-            twin.rows.release(whole)
+            twin.rows.release(whole)  # not before `take_step`, which overwrites the row
             done = Committed(taken.loss / step.examples, taken.learning_rate, stop=False)
             # A part of the seconds, so that those of all updates together are the time that has passed.
             seconds = (time.perf_counter() - began) / len(self._twins), 0.0, 0.0

@@ -24,19 +24,31 @@ Advance = Callable[[RunState, Replica], None]
 """Makes the next update or more, and records them."""
 
 
-def train_alone(run: RunState, replica: Replica, advance: Advance) -> Replica:
-    """Return the replica after training it in this process to the end of the plan, or until a stop is requested.
+def train(run: RunState, _join: Join) -> Trained:
+    """Train update after update, in one replica and without an exchange. See train_here."""
+    return train_here(run, _update_after_update)
+
+
+def train_here(run: RunState, advancing: Callable[[Replica], AbstractContextManager[Advance]]) -> Trained:
+    """Train in this process, from the newest checkpoint to the end of the plan, or until a stop is requested.
 
     Raises WorkloadError and DataError.
     """
-    while True:
-        with reported_as_device_fault(f"training at update {replica.position.update}"):
-            evaluate_if_due(run, replica)
-            if run.stop_requested() or replica.plan.is_done(replica.position):
-                return replica
-            if run.checkpoint_due():
-                run.save(replica.snapshot())
-            advance(run, replica)
+    replica = build_replica(run.spec)
+    with closing(replica.loaders), advancing(replica) as advance:
+        run.arithmetics.compare_own(SHARDS, replica.arithmetic)
+        saved = run.checkpoint_after(0)
+        if saved is not None:
+            replica.restore(saved.snapshot)
+        while True:
+            with reported_as_device_fault(f"training at update {replica.position.update}"):
+                evaluate_if_due(run, replica)  # first: a checkpoint may be from before the evaluation that is due
+                if run.stop_requested() or replica.plan.is_done(replica.position):
+                    break
+                if run.checkpoint_due():
+                    run.save(replica.snapshot())
+                advance(run, replica)
+        return trained_of(replica)
 
 
 @contextmanager
@@ -84,20 +96,3 @@ def only_one(rows: Sequence[Tensor], shards: int, like: Tensor) -> Tensor:
     assert shards
     assert rows[0].shape == like.shape
     return rows[0]
-
-
-def train_here(run: RunState, advancing: Callable[[Replica], AbstractContextManager[Advance]]) -> Trained:
-    """Train in this process, from the newest checkpoint on. Raises WorkloadError and DataError."""
-    replica = build_replica(run.spec)
-    with closing(replica.loaders), advancing(replica) as advance:
-        run.arithmetics.compare_own(SHARDS, replica.arithmetic)
-        saved = run.checkpoint_after(0)
-        if saved is not None:
-            replica.restore(saved.snapshot)
-        train_alone(run, replica, advance)
-        return trained_of(replica)
-
-
-def train(run: RunState, _join: Join) -> Trained:
-    """Train update after update. See train_here."""
-    return train_here(run, _update_after_update)

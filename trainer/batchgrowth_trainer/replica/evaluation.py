@@ -71,8 +71,9 @@ def _evaluated(
     names = ("loss", *workload.metrics)
     number = -(-len(test) // _CHUNK)
     layout = lay_out(number, size)
-    with watched:
+    with watched:  # computing alone: a member that waits for slower ones below does not hang
         chunks = computed(replica, name, layout.runs[rank])
+        # Every member needs the shapes of chunk 0 to lay out the same row, so the others compute that chunk too.
         first = computed(replica, name, (0, 1)) if workload.whole_set_metrics and 0 not in chunks else chunks
     total = reduce(node_sums(chunks, layout, rank), number, torch.zeros(len(names), dtype=torch.float64))
     values = dict(zip(names, (total / len(test)).tolist(), strict=True))
@@ -96,7 +97,7 @@ def computed(replica: Replica, name: str, run: tuple[int, int]) -> dict[int, Chu
             if replica.on_shard is not None:
                 replica.on_shard()
             replica.buffers.restore(start)  # if a model writes buffers in eval mode, the next chunk must not see it
-    replica.model.train()
+    replica.model.train()  # `sums` finds it in train mode then, and spares the walk over all modules
     return chunks
 
 

@@ -96,7 +96,7 @@ class GrowthState:
                 "call the function with a batchgrowth.extend.Look in Python to see the whole traceback",
             ):
                 course, decision, self._memory = self.course.after(step, measured, self._memory)
-            if course is not self.course:
+            if course is not self.course:  # a look was due
                 self.course = course
                 self._write(course.decisions)
         return decision

@@ -52,6 +52,7 @@ class Loaders:
         self.draws = not is_indexed(workload, workload.train)
         """Whether reading training examples may draw random numbers."""
         needed = processes > 0 and self.draws
+        # Forked here, when the process has no peers yet: a loader must inherit as few connections as possible.
         self._loaders = [_Loader(workload) for _ in range(processes)] if needed and _has_room() else []
         self._turns = cycle(self._loaders)
         self._reading = Lock()  # a data set may keep a file open, and reading seeds the generators of the process
@@ -70,6 +71,7 @@ class Loaders:
         if not lane.has(request):
             lane.restart(following())
         try:
+            # Before waiting for the answer, so that the processes have something to read meanwhile.
             for coming in islice(lane.coming, self._most - len(lane.waiting)):
                 lane.waiting.append((coming, next(self._turns).ask(coming)))
             return lane.waiting.popleft()[1].result()
@@ -82,6 +84,7 @@ class Loaders:
 
     def close(self) -> None:
         """End the processes."""
+        # All are released before one is waited for, so that they end at the same time.
         for loader in self._loaders:
             loader.release()
         for loader in self._loaders:
@@ -106,7 +109,7 @@ class _Lane:
         return following.seed == request.seed and torch.equal(following.indices, request.indices)
 
     def restart(self, coming: Iterator[Request]) -> None:
-        """Drop what is under way."""
+        """Drop what is under way; the loaders still answer it, and `receive_until` discards these answers."""
         self.waiting.clear()
         self.coming = coming
 
@@ -178,7 +181,7 @@ def _serve(workload: Workload, pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that trains
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
-    _release_sockets(pipe)
+    _release_sockets(pipe)  # or peers would not notice the worker's death: a connection closes when nobody holds it
     requests: SimpleQueue[Request | None] = SimpleQueue()
     Thread(target=_receive, args=(pipe, requests), daemon=True).start()
     while (request := requests.get()) is not None:

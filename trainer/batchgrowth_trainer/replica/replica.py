@@ -345,7 +345,7 @@ class Replica:
         """Adopt the state at this position, which was written into `tensors()`."""
         self.growth.synchronize()
         self.judgement.synchronize()
-        self.follow_decisions()
+        self.follow_decisions()  # the plan follows from the two, so they come first
         self.position = position
         self.is_whole = True
 
@@ -362,7 +362,7 @@ class Replica:
         for name, vector in mine.items():
             if name in snapshot.tensors:
                 vector.copy_(snapshot.tensors[name])
-            else:
+            else:  # the best weights, which the job that wrote the snapshot did not keep
                 vector.zero_()
         self.moved_to(snapshot.position)
 

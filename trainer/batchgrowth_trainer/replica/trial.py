@@ -54,14 +54,16 @@ def processor() -> str:
     return next(named, "") or platform.processor() or platform.machine()
 
 
-# It loads kernels, and finds what would fail in the first update, or would break the promise of equal weights silently:
-# a model that changes its own parameters or makes itself a buffer, and examples that no seed repeats.
-
 _READ_TWICE = 4  # examples
 
 
 def try_out(replica: Replica) -> None:
-    """Compute the first shard and keep its digest; the replica stays unchanged. Raises WorkloadError or DataError."""
+    """Compute the first shard and keep its digest; the replica stays as it was.
+
+    This loads kernels, and finds what would fail in the first update or would silently give workers different weights:
+    a model that changes its own parameters or makes itself a buffer, and examples that no seed repeats.
+    Raises WorkloadError or DataError.
+    """
     _check_reading(replica)
     parameters = dict(replica.model.named_parameters())
     versions = {name: parameter._version for name, parameter in parameters.items() if not parameter.is_inference()}
@@ -77,6 +79,7 @@ def try_out(replica: Replica) -> None:
                 f"the parameter model.{name} is {how} when the model is called, so it would not be trained; create it "
                 f"in __init__{forward}"
             )
+    # A version tells of a change in place, even by the same values; comparing finds a change by way of `.data`.
     changed = [name for name, version in versions.items() if parameters[name]._version != version]
     for _, span in replica.parameters.members:
         if not torch.equal(span.of(before), span.of(replica.parameters.vector.data)):
