@@ -27,7 +27,7 @@ from batchgrowth_trainer.record.history import HISTORY_COLUMNS
 from batchgrowth_trainer.record.output import CHECKPOINTS
 from batchgrowth_trainer.record.runs import JOB_FILE, evaluation_facts, read_run, read_summary, recorded_job
 from batchgrowth_trainer.replica.seeds import untouched_randomness
-from batchgrowth_trainer.sinks.display import Cell, make_display
+from batchgrowth_trainer.sinks.display import NotebookDisplay, make_display
 from batchgrowth_trainer.sinks.events import Event, Note, Sink, publish
 from batchgrowth_trainer.training import interrupts
 from batchgrowth_trainer.worker.logs import quiet_dask
@@ -277,7 +277,7 @@ def train(
             output_dir=folder, scheduler=scheduler, resume=resume, paths=paths, function=function
         )
         if progress:
-            display = Cell() if shell() is not None else make_display()
+            display = NotebookDisplay() if shell() is not None else make_display()
             sinks = [InPython(display), *sinks]
         first_stop = Note("stopping after this update, with a checkpoint; interrupt again to stop at once")
         try:

@@ -38,7 +38,7 @@ class ExchangeFigures:
 
     @property
     def backups_second(self) -> int:
-        """The repeated parts whose original came first."""
+        """Return the number of repeated parts whose original came first."""
         return self.backups - self.backups_first
 
     def then(self, later: "ExchangeFigures") -> "ExchangeFigures":

@@ -105,7 +105,7 @@ class Progress:
 
     @property
     def fraction(self) -> float:
-        """The share of the updates that are done, from 0 to 1."""
+        """Return the share of the updates that are done, from 0 to 1."""
         return self.update / self.updates if self.updates else 1.0
 
     def to_json(self) -> str:

@@ -80,7 +80,7 @@ class RunState:
         name: str = "a run",
         check_held: Callable[[], None] = lambda: None,
     ) -> None:
-        """`check_held` raises Superseded if another run has taken over the folder."""
+        """Begin the run, or go on from `saved`; `check_held` raises Superseded if another run has the folder now."""
         self.name = name
         self.spec = course.spec
         self.stop_requested = stop_requested

@@ -30,12 +30,12 @@ class Line:
 
 
 def positions(rows: Sequence[Row]) -> dict[str, Numbers]:
-    """Each row's x on each axis."""
+    """Return each row's x on each axis."""
     return {axis: column(rows, axis) for axis in AXES}
 
 
 def column(rows: Sequence[Any], name: str) -> Numbers:
-    """One field of all rows."""
+    """Return one field of all rows."""
     return np.array([getattr(row, name) for row in rows], dtype=np.float64)
 
 
@@ -76,8 +76,6 @@ def _start(rows: Sequence[HistoryRow], axis: str) -> float:
     return 0.0 if rows[0].update == 1 else float(getattr(rows[0], axis))
 
 
-# --- The content of a figure of one or several runs, independent of PNG and HTML ---
-
 # M. Okabe and K. Ito's colour-blind safe palette, darkest first.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#444444")
 LOG_FROM_RATIO = 20
@@ -117,16 +115,16 @@ class Figure:
 
     @property
     def log_loss(self) -> bool:
-        """Whether all losses are positive and span enough for a logarithmic axis."""
+        """Return whether all losses are positive and span enough for a logarithmic axis."""
         return _spans_magnitudes([line for run in self.runs for line in (run.train_loss, run.test_loss) if line])
 
     def is_log(self, metric: str) -> bool:
-        """Whether the values of this metric are positive and span enough for a logarithmic axis."""
+        """Return whether the values of this metric are positive and span enough for a logarithmic axis."""
         return _spans_magnitudes([run.metrics[metric] for run in self.runs if metric in run.metrics])
 
     @property
     def most_workers(self) -> int:
-        """The largest number of workers in any run."""
+        """Return the largest number of workers in any run."""
         return int(max(run.workers.y.max() for run in self.runs))
 
 
@@ -138,16 +136,29 @@ def _spans_magnitudes(lines: Sequence[Line]) -> bool:
 
 def figure_of(runs: Sequence[RecordedRun]) -> Figure:
     """Make the figure of `runs`, with one colour per run."""
-    names = _names(runs)
+    names = [str((run.summary or {}).get("name") or run.directory.resolve().name) for run in runs]
+    # Runs of one job differ by their folder alone.
+    names = [str(run.directory) if names.count(name) > 1 else name for run, name in zip(runs, names, strict=True)]
     drawn = tuple(
         _drawn(run, name, place, len(runs)) for place, (run, name) in enumerate(zip(runs, names, strict=True))
     )
     metrics = tuple(dict.fromkeys(name for run in drawn for name in run.metrics))
-    compared = f"{len(runs)} runs compared"
-    if len(runs) == 1:
-        return Figure(_title(names[0], runs[0]), _subtitle(runs[0]), drawn, metrics)
-    title = "  ·  ".join(names)
-    return Figure(title if len(title) <= LONGEST_TITLE else ", ".join(names[:2]) + ", …", compared, drawn, metrics)
+    if len(runs) > 1:
+        title = "  ·  ".join(names)
+        if len(title) > LONGEST_TITLE:
+            title = ", ".join(names[:2]) + ", …"
+        return Figure(title, f"{len(runs)} runs compared", drawn, metrics)
+
+    run = runs[0]
+    title = f"{names[0]}: {_outcome(run)}"
+    if constant := constant_batch_updates(run):
+        title += f" instead of {constant:,} at a constant batch of {run.history[0].batch_size}"
+    last = run.history[-1]
+    subtitle = (
+        f"{last.epoch:.4g} epochs in {last.seconds:,.1f} s  ·  batch {_path([row.batch_size for row in run.history])}"
+        f"  ·  workers {_path([row.workers for row in run.history])}"
+    )
+    return Figure(title, subtitle, drawn, metrics)
 
 
 def _drawn(run: RecordedRun, name: str, place: int, number: int) -> DrawnRun:
@@ -185,24 +196,13 @@ def _resizes(run: RecordedRun) -> Line:
     known = {row.update: row for row in map(ResizeRow.from_json, (run.summary or {}).get("resizes", ()))}
     changed = [k for k in range(1, len(history)) if history[k].workers != history[k - 1].workers]
     ends = positions([history[k - 1] for k in changed])
-    notes = (_resize_note(history[k - 1], history[k], known.get(history[k - 1].update)) for k in changed)
+    notes = []
+    for k in changed:
+        before = history[k - 1]
+        resize = known.get(before.update)
+        pause = "" if resize is None else f", pause {1000 * resize.pause_seconds:.0f} ms"
+        notes.append(f"{before.workers} → {history[k].workers} workers after update {before.update:,}{pause}")
     return Line(ends, np.array([history[k].workers for k in changed], dtype=np.float64), tuple(notes))
-
-
-def _resize_note(before: HistoryRow, after: HistoryRow, resize: ResizeRow | None) -> str:
-    pause = "" if resize is None else f", pause {1000 * resize.pause_seconds:.0f} ms"
-    return f"{before.workers} → {after.workers} workers after update {before.update:,}{pause}"
-
-
-def _names(runs: Sequence[RecordedRun]) -> list[str]:
-    names = [str((run.summary or {}).get("name") or run.directory.resolve().name) for run in runs]
-    return [str(run.directory) if names.count(name) > 1 else name for run, name in zip(runs, names, strict=True)]
-
-
-def _title(name: str, run: RecordedRun) -> str:
-    constant = constant_batch_updates(run)
-    instead = f" instead of {constant:,} at a constant batch of {run.history[0].batch_size}" if constant else ""
-    return f"{name}: {_outcome(run)}{instead}"
 
 
 def _outcome(run: RecordedRun) -> str:
@@ -221,14 +221,6 @@ def constant_batch_updates(run: RecordedRun) -> int | None:
         return None
     examples = round(first.batch_size / first.epoch)
     return math.ceil(examples / first.batch_size) * math.ceil(last.epoch - 1e-9)
-
-
-def _subtitle(run: RecordedRun) -> str:
-    last = run.history[-1]
-    return (
-        f"{last.epoch:.4g} epochs in {last.seconds:,.1f} s  ·  batch {_path([row.batch_size for row in run.history])}"
-        f"  ·  workers {_path([row.workers for row in run.history])}"
-    )
 
 
 def _path(values: Sequence[int]) -> str:

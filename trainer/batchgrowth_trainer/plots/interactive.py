@@ -31,14 +31,17 @@ def write_html(figure: Figure, path: Path) -> None:
     canvas = make_subplots(rows=len(names), cols=1, shared_xaxes=True, vertical_spacing=0.03, row_heights=heights)
     traces = [trace for run in figure.runs for trace in _traces(run, figure)]
     for trace in traces:
-        canvas.add_trace(_scatter(trace), row=trace.panel, col=1)
+        note = {"text": trace.line.note, "hovertemplate": "%{text}<extra></extra>"} if trace.line.note else {}
+        x = trace.line.x[FIRST_AXIS].tolist()
+        canvas.add_trace(go.Scatter(x=x, y=trace.line.y.tolist(), **trace.style, **note), row=trace.panel, col=1)
     for panel, name in enumerate(names, start=1):
         canvas.update_yaxes(title_text=name, row=panel, col=1)
     _scale(canvas, figure, len(names))
     canvas.update_xaxes(title_text=AXES[FIRST_AXIS], row=len(names), col=1)
     _frame(canvas, figure, sum(heights), _buttons(traces, len(names)))
     page = canvas.to_html(include_plotlyjs=True, full_html=True, config={"displaylogo": False, "responsive": True})
-    path.write_text(_titled(page, figure.title), encoding="utf-8")
+    titled = page.replace("<head>", f"<head><title>{html.escape(figure.title)}</title>", 1)
+    path.write_text(titled, encoding="utf-8")
 
 
 def _traces(run: DrawnRun, figure: Figure) -> list[_Trace]:
@@ -59,22 +62,17 @@ def _traces(run: DrawnRun, figure: Figure) -> list[_Trace]:
         marks = {"size": 8 + run.halo, "color": run.colour, "line": {"width": 1, "color": "white"}}
         style = {**_lines(run, "workers join or leave"), "mode": "markers", "marker": marks}
         traces.append(_Trace(run.resizes, batch_panel + 1, style))
-    return [_grouped(trace, run, first=k == 0) for k, trace in enumerate(traces)] if several else traces
+    if several:
+        # Into the run's legend group: the legend lists the run once, and a click hides all its lines.
+        for k, trace in enumerate(traces):
+            if k:
+                trace.style["name"] = f"{run.name}, {trace.style['name']}"
+            trace.style.update(legendgroup=run.name, showlegend=k == 0)
+    return traces
 
 
 def _lines(run: DrawnRun, name: str, width: float = 1.0, **line: Any) -> dict[str, Any]:
     return {"name": name, "mode": "lines", "line": {"color": run.colour, "width": width + run.halo, **line}}
-
-
-def _grouped(trace: _Trace, run: DrawnRun, *, first: bool) -> _Trace:
-    """Put the trace into its run's legend group: the legend lists the run once, and a click hides all its lines."""
-    name = trace.style["name"] if first else f"{run.name}, {trace.style['name']}"
-    return _Trace(trace.line, trace.panel, {**trace.style, "name": name, "legendgroup": run.name, "showlegend": first})
-
-
-def _scatter(trace: _Trace) -> go.Scatter:
-    note = {"text": trace.line.note, "hovertemplate": "%{text}<extra></extra>"} if trace.line.note else {}
-    return go.Scatter(x=trace.line.x[FIRST_AXIS].tolist(), y=trace.line.y.tolist(), **trace.style, **note)
 
 
 def _scale(canvas: go.Figure, figure: Figure, panels: int) -> None:
@@ -90,7 +88,7 @@ def _scale(canvas: go.Figure, figure: Figure, panels: int) -> None:
 
 
 def _buttons(traces: list[_Trace], panels: int) -> list[dict[str, Any]]:
-    """One button per axis, which replaces the x of every line and the title and range of the x axis."""
+    """Return one button per axis, which replaces the x of every line and the title and range of the x axis."""
     bottom = "xaxis" if panels == 1 else f"xaxis{panels}"
     return [
         {
@@ -119,7 +117,3 @@ def _frame(canvas: go.Figure, figure: Figure, units: float, buttons: list[dict[s
         updatemenus=[menu],
         font={"family": "system-ui, sans-serif"},
     )
-
-
-def _titled(page: str, title: str) -> str:
-    return page.replace("<head>", f"<head><title>{html.escape(title)}</title>", 1)

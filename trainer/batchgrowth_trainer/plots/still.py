@@ -9,7 +9,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from batchgrowth_trainer.plots.figure import AXES, GREY, LOW, TALL, DrawnRun, Figure, Line
+from batchgrowth_trainer.plots.figure import AXES, GREY, LOW, TALL, Figure, Line
 
 INCHES_WIDE = 15.0
 DOTS_PER_INCH = 110
@@ -33,7 +33,11 @@ def write_png(figure: Figure, path: Path) -> None:
 
 def _draw_column(figure: Figure, axes: Sequence[Axes], axis: str) -> None:
     for run in figure.runs:
-        _draw_loss(run, axes[0], axis)
+        if run.raw_loss is not None:
+            _curve(axes[0], run.raw_loss, axis, color=run.colour, alpha=0.22, lw=0.7)
+        _curve(axes[0], run.train_loss, axis, color=run.colour, lw=1.8 + run.halo)
+        if run.test_loss is not None:
+            _curve(axes[0], run.test_loss, axis, color=run.colour, lw=1.4 + run.halo, ls="--")
         for panel, metric in zip(axes[1:-2], figure.metrics, strict=True):
             if metric in run.metrics:
                 _curve(panel, run.metrics[metric], axis, color=run.colour, marker=".", lw=1.4 + run.halo)
@@ -50,14 +54,6 @@ def _draw_column(figure: Figure, axes: Sequence[Axes], axis: str) -> None:
         panel.tick_params(colors="#374151", labelsize=9)
         panel.margins(x=0.01)
     axes[-1].set_xlabel(AXES[axis], fontsize=11)
-
-
-def _draw_loss(run: DrawnRun, panel: Axes, axis: str) -> None:
-    if run.raw_loss is not None:
-        _curve(panel, run.raw_loss, axis, color=run.colour, alpha=0.22, lw=0.7)
-    _curve(panel, run.train_loss, axis, color=run.colour, lw=1.8 + run.halo)
-    if run.test_loss is not None:
-        _curve(panel, run.test_loss, axis, color=run.colour, lw=1.4 + run.halo, ls="--")
 
 
 def _curve(panel: Axes, line: Line, axis: str, **style: object) -> None:

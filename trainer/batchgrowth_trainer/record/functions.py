@@ -55,7 +55,7 @@ def parts_of(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def digest_of(parts: Mapping[str, str]) -> str:
-    """One digest of the parts: 16 hexadecimal digits."""
+    """Return one digest of the parts: 16 hexadecimal digits."""
     return _hashed(json.dumps(dict(parts), sort_keys=True).encode())[:16]
 
 

@@ -295,7 +295,7 @@ class History:
 
     @property
     def last_update(self) -> int:
-        """The last update that has a row; 0 at first."""
+        """Return the last update that has a row; 0 at first."""
         return self._updates.last
 
     def append(self, row: HistoryRow) -> bool:

@@ -71,7 +71,11 @@ class OutputFolder:
         self._token = uuid.uuid4().hex.encode()
         try:
             self._wait_for_lock(patience, stop_requested, note)
-            self._sign()
+            try:
+                os.pwrite(self._lock, self._token, 0)
+                os.fsync(self._lock)
+            except OSError as error:
+                raise _cannot_write(path, error) from error
         except BaseException:
             self.close()
             raise
@@ -100,13 +104,6 @@ class OutputFolder:
                 f"--output-dir {self.path}: cannot be locked ({error.strerror}); give a folder that can", error
             ) from error
         return True
-
-    def _sign(self) -> None:
-        try:
-            os.pwrite(self._lock, self._token, 0)
-            os.fsync(self._lock)
-        except OSError as error:
-            raise _cannot_write(self.path, error) from error
 
     def check_held(self) -> None:
         """Raise Superseded if another run has locked the folder since, StorageError if the lock cannot be read."""

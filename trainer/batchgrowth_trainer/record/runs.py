@@ -43,7 +43,11 @@ def declared_manifest(directory: Path) -> str:
     job = recorded_job(directory)
     document = _document(job)
     if job.spec.batch.growth.entry.quantity:
-        document["spec"]["batch"]["growth"] = _declared(decisions_of(directory, job))
+        growth: dict[str, Any] = {"type": "Constant"}
+        if decisions := decisions_of(directory, job):
+            steps = [{"update": decision.update, "batchSize": decision.wanted} for decision in decisions]
+            growth = {"type": "Milestones", "milestones": {"steps": steps}}
+        document["spec"]["batch"]["growth"] = growth
     text = _text(document)
     read_manifest(text, source=str(_job_file(directory)))
     return text
@@ -111,13 +115,6 @@ def measured_quantity(directory: Path) -> str:
     return str(load_manifest(path).spec.batch.growth.entry.quantity)
 
 
-def _declared(decisions: list[BatchDecision]) -> dict[str, Any]:
-    if not decisions:
-        return {"type": "Constant"}
-    steps = [{"update": decision.update, "batchSize": decision.wanted} for decision in decisions]
-    return {"type": "Milestones", "milestones": {"steps": steps}}
-
-
 def _document(job: BatchGrowthJob) -> dict[str, Any]:
     document: dict[str, Any] = job.model_dump(mode="json", by_alias=True, exclude_none=True)
     return document | {"metadata": {"name": job.metadata.name}}
@@ -126,8 +123,6 @@ def _document(job: BatchGrowthJob) -> dict[str, Any]:
 def _text(document: dict[str, Any]) -> str:
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
 
-
-# --- The rows and the summary of a run, for plots and comparisons ---
 
 SUMMARY_FILE = "summary.json"
 _COUNTS = [HISTORY_HEADER.index(name) for name in ("update", "stage", "batchSize", "workers")]

@@ -29,8 +29,6 @@ from batchgrowth_trainer.sinks.events import (
     shown_metrics,
 )
 
-# --- The live display: a progress bar of the examples with the current numbers below it ---
-
 PACE_HALF_LIFE_SECONDS = 3.0  # of the smoothed pace; short, so that the time left soon follows a resize
 
 
@@ -43,7 +41,10 @@ class Shown(Protocol):
 
 
 class Live:
-    """Shows a live display; redraws it at most eight times a second, and in between keeps only the newest row."""
+    """A progress bar of the examples with the current numbers below it.
+
+    Redraws at most eight times a second; an update in between only replaces the newest row.
+    """
 
     refresh_seconds = 1 / 8
 
@@ -59,7 +60,6 @@ class Live:
         self._pace = _Pace()
 
     def handle(self, event: Event) -> None:
-        """See Sink."""
         match event:
             case HistoryRow():
                 self._show(event)
@@ -192,7 +192,6 @@ class Lines:
         self._look: str | None = None  # the outcome of a look at the end of an epoch, until that epoch has its line
 
     def handle(self, event: Event) -> None:
-        """See Sink."""
         match event:
             case HistoryRow():
                 self._row(event)
@@ -202,8 +201,12 @@ class Lines:
                 self._start(name, plan, position)
             case Stopped():
                 self._stop()
-            case Looked():
-                self._looked(event)
+            case Looked(plan=plan):
+                self._plan = plan
+                if self._ended is None:
+                    self._note(note_of(event))
+                else:
+                    self._look = note_of(event)
             case EndedEarly(plan):
                 self._plan = plan
                 self._note(note_of(event))
@@ -224,7 +227,9 @@ class Lines:
         self._last = row
         if row.stage != self._stage:
             self._stage = row.stage
-            self._begin_stage(row)
+            of = "" if self._plan is None else f" of {len(self._plan.stages)}"
+            numbers = f"batch {row.batch_size}, learning rate {row.learning_rate:g}, workers {row.workers}"
+            self._write(f"stage {row.stage + 1}{of}: {numbers}")
         if row.epoch >= self._epoch + 1:
             self._epoch = int(row.epoch)
             self._ended = row
@@ -235,13 +240,6 @@ class Lines:
             self._end_epoch(f"{test}, ")
         else:
             self._write(f"update {row.update:,}: {test}")
-
-    def _looked(self, event: Looked) -> None:
-        self._plan = event.plan
-        if self._ended is None:
-            self._note(note_of(event))
-        else:
-            self._look = note_of(event)
 
     def _note(self, line: str | None) -> None:
         if line is not None:
@@ -254,11 +252,6 @@ class Lines:
             word = "done" if self._last.update == self._plan.updates else "stopped"
             self._write(f"{word} after update {self._last.update:,}, {duration(self._last.seconds)}")
         self._last = None
-
-    def _begin_stage(self, row: HistoryRow) -> None:
-        of = "" if self._plan is None else f" of {len(self._plan.stages)}"
-        numbers = f"batch {row.batch_size}, learning rate {row.learning_rate:g}, workers {row.workers}"
-        self._write(f"stage {row.stage + 1}{of}: {numbers}")
 
     def _end_epoch(self, test: str = "") -> None:
         if self._ended is None:
@@ -278,8 +271,6 @@ class Lines:
         self._console.print(line, markup=False, highlight=False, no_wrap=True, overflow="ignore", crop=False)
 
 
-# --- The live display in a notebook: one output of the cell, replaced while the run goes on ---
-
 MOST_NOTES = 8
 WIDTH = 100  # characters
 _PAGE = (
@@ -288,8 +279,11 @@ _PAGE = (
 )
 
 
-class Cell(Live):
-    """The live display with the newest notes below it; `show` replaces the picture."""
+class NotebookDisplay(Live):
+    """The live display in a notebook, with the newest notes below it: one output of the cell.
+
+    `show` puts a picture in the place of the one before.
+    """
 
     refresh_seconds = 1 / 4
 
@@ -303,21 +297,19 @@ class Cell(Live):
         self._drawn: RenderableType = ""
 
     def handle(self, event: Event) -> None:
-        """See Sink."""
         if isinstance(event, HistoryRow):
             self._waiting = ""
         super().handle(event)
 
     def update(self, renderable: RenderableType, *, refresh: bool) -> None:
-        """See Shown."""
         self._drawn = renderable
         if refresh:
             self._draw()
 
     def stop(self) -> None:
-        """See Shown."""
+        """Do nothing: the output stays below the cell."""
 
-    def _open(self, picture: RenderableType) -> "Cell":
+    def _open(self, picture: RenderableType) -> "NotebookDisplay":
         self.update(picture, refresh=True)
         return self
 

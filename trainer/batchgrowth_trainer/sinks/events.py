@@ -145,7 +145,7 @@ def publish(sinks: Iterable[Sink], event: Event) -> None:
 
 
 def shown_metrics(row: EvaluationRow) -> str:
-    """Each metric after a comma: `, accuracy 0.9917`."""
+    """Return each metric after a comma: `, accuracy 0.9917`."""
     return "".join(f", {name} {value:.4f}" for name, value in row.metrics.items())
 
 

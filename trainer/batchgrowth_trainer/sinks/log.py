@@ -24,7 +24,6 @@ class LogLines:
         self._update = 0
 
     def handle(self, event: Event) -> None:
-        """See Sink."""
         level = logging.INFO
         match event:
             case HistoryRow():
@@ -54,9 +53,6 @@ class LogLines:
             log.log(level, "%s, %s%s", self._name, where, text.removeprefix(where))
 
 
-# --- The journal of a run: each event that is no row of the history as a line of JSON, with its time and its update ---
-# It is kept when the run is resumed, from an earlier checkpoint too: it says what happened, not what counts.
-
 LONGEST_BYTES = 4 << 20
 """Size at which the file becomes the older one, in place of the one before it; some 30,000 events."""
 _MOST_WAITING = 1000
@@ -64,7 +60,11 @@ _RETRY_SECONDS = 5.0
 
 
 class Journal:
-    """Appends to journal.jsonl in the folder; the newest lines that a disk does not take now wait in memory."""
+    """Appends each event that is no row of the history to journal.jsonl, as JSON with its time and its update.
+
+    A resumed run keeps the file, even if it resumes from an earlier checkpoint: the journal says what happened, and the
+    history what counts. While the disk is full, the newest lines wait in memory.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / JOURNAL_FILE
@@ -73,7 +73,6 @@ class Journal:
         self._not_before = 0.0
 
     def handle(self, event: Event) -> None:
-        """See Sink."""
         if isinstance(event, HistoryRow):
             self._update = event.update
             return
@@ -94,7 +93,7 @@ class Journal:
                 self._path.replace(self._path.with_name(f"older-{JOURNAL_FILE}"))
             with self._path.open("a", encoding="utf-8") as file:
                 file.write("".join(self._waiting))
-        except OSError:
+        except OSError:  # ends no training: the journal is for people, and the history has the numbers
             self._not_before = time.monotonic() + _RETRY_SECONDS
         else:
             self._waiting.clear()

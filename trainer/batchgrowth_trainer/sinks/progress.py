@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ CountStart = Callable[[], int]
 
 
 def to_file(path: Path) -> tuple[Deliver, CountStart]:
-    """Functions that replace the file with a report, atomically, and that number the start by the report in it."""
+    """Return functions that replace the file with a report, atomically, and number the start by the report in it."""
 
     def write(report: str) -> None:
         replace_file(path, f"{report}\n".encode(), durable=False)
@@ -63,11 +63,11 @@ def to_file(path: Path) -> tuple[Deliver, CountStart]:
 def to_config_map(
     namespace: str, name: str, environment: Mapping[str, str] = os.environ, account: Path = _ACCOUNT
 ) -> tuple[Deliver, CountStart]:
-    """Functions that patch a ConfigMap with a report, as the pod's service account, and that number the start by the
-    ConfigMap's report and claim and the operator's annotation on it.
+    """Return functions that patch a ConfigMap with a report, as the pod's service account, and that number the start.
 
-    The second claims the number, once; the first then reports only while no later start has claimed the ConfigMap.
-    They read the token for each request, since the kubelet rotates it. Errors of the API server are OSErrors.
+    The number comes from the ConfigMap's report and claim, and from the operator's annotation on it. The second
+    function claims the number, once; the first then reports only while no later start has claimed the ConfigMap. Both
+    read the token for each request, since the kubelet rotates it. Errors of the API server are OSErrors.
     """
     host = environment["KUBERNETES_SERVICE_HOST"]
     port = environment["KUBERNETES_SERVICE_PORT"]
@@ -198,6 +198,8 @@ PERIODS = 20
 _STOP_SECONDS = 30.0  # the longest that the end of a run waits for the last report to be delivered
 _LAST_TRIES = 5
 _SMOOTHING = 0.1
+_FIELDS_OF_A_ROW = {field.name for field in fields(HistoryRow)} & {field.name for field in fields(Progress)}
+"""The fields of a report that are those of the newest row, by the same names."""
 
 
 class Reporter:
@@ -212,7 +214,7 @@ class Reporter:
         count_start: CountStart = lambda: 0,
         on_superseded: Callable[[Superseded], None] = lambda _: None,
     ) -> None:
-        """`count_start` gives the number of this start; it is called until it raises no OSError, before any delivery.
+        """Call `count_start` for the number of this start until it raises no OSError, before any delivery.
 
         The number grows with each start of the job's trainer: the reports of a later start supersede all earlier.
         `on_superseded` is called if one has reported; then nothing is delivered any more.
@@ -231,50 +233,47 @@ class Reporter:
 
     @property
     def newest(self) -> str:
-        """The newest report, delivered or not; empty before the first one, or without a number of this start."""
+        """Return the newest report, delivered or not; empty before the first one, or without a number of this start."""
         if self._newest is None or self._number is None:
             return ""
         return self._text(self._newest, self._number)
 
     def handle(self, event: events.Event) -> None:
-        """See Sink."""
         match event:
             case HistoryRow():
                 self._row(event)
             case ResizeRow():
-                self._resize(event)
+                assert self._newest is not None
+                assert self._plan is not None
+                stage = str(self._plan.stage_at(event.update).index)
+                longest = max(event.pause_seconds, self._newest.pauses.get(stage, 0.0))
+                self._change(pauses={**self._newest.pauses, stage: longest})
             case events.Looked():
-                self._look(event)
-            case events.Started(_, plan, position, decisions):
-                self._start(plan, position, decisions)
-            case events.Stopped():
-                self._stop()
+                self._plan = event.plan
+                forecast = self._ahead(event.forecast, event.row.update)
+                self._change(updates=event.plan.updates, decisions=event.decisions, forecast=forecast, at_once=True)
             case ExchangeFigures():
                 self._exchanged = self._exchanged.then(event)
-            case _:
-                self._simple_change(event)
-
-    def _simple_change(self, event: events.Event) -> None:
-        match event:
             case EvaluationRow():
                 self._change(metrics=dict(event.metrics))
             case events.EndedEarly(plan):
                 self._plan = plan
-                self._change(**_end_of(plan), eta_seconds=0.0, forecast=None)
-                self._due.set()
+                self._change(**_end_of(plan), eta_seconds=0.0, forecast=None, at_once=True)
             case events.CheckpointSaved(update=update):
                 self._change(checkpoint_update=update)
             case events.Finished(sha256):
                 self._change(weights_sha256=sha256)
-            case events.WorkersReady(count):  # delivered at once: the operator measures how long workers take to join
-                self._change(ready=count)
-                self._due.set()
+            case events.WorkersReady(count):
+                # The operator measures how long workers take to join, so each second of delay would count.
+                self._change(ready=count, at_once=True)
             case events.Waiting(cause):
-                self._change(waiting_for=cause)
-                self._due.set()
+                self._change(waiting_for=cause, at_once=True)
             case events.ArithmeticDiffers(workers):
-                self._change(differing=dict(islice(workers.items(), MOST_DIFFERING)))
-                self._due.set()
+                self._change(differing=dict(islice(workers.items(), MOST_DIFFERING)), at_once=True)
+            case events.Started(_, plan, position, decisions):
+                self._start(plan, position, decisions)
+            case events.Stopped():
+                self._stop()
 
     def _start(self, plan: Plan, position: Position, decisions: tuple[BatchDecision, ...]) -> None:
         stage = plan.stage_at(position.update)
@@ -307,13 +306,7 @@ class Reporter:
         self._newest = replace(
             last,
             crews=crews,
-            update=row.update,
-            epoch=row.epoch,
-            stage=row.stage,
-            batch_size=row.batch_size,
-            learning_rate=row.learning_rate,
-            workers=row.workers,
-            loss=row.loss,
+            **{name: getattr(row, name) for name in _FIELDS_OF_A_ROW},
             waiting_for=None,
             seconds_per_update=self._pace,
             forecast=self._ahead(last.forecast, row.update),
@@ -322,27 +315,18 @@ class Reporter:
         if row.stage != last.stage or row.workers != last.workers:
             self._due.set()
 
-    def _resize(self, row: ResizeRow) -> None:
-        assert self._newest is not None
-        assert self._plan is not None
-        stage = str(self._plan.stage_at(row.update).index)
-        longest = max(row.pause_seconds, self._newest.pauses.get(stage, 0.0))
-        self._change(pauses={**self._newest.pauses, stage: longest})
-
-    def _look(self, event: events.Looked) -> None:
-        self._plan, forecast = event.plan, self._ahead(event.forecast, event.row.update)
-        self._change(updates=event.plan.updates, decisions=event.decisions, forecast=forecast)
-        self._due.set()
-
     def _ahead(self, forecast: Forecast | None, update: int) -> Forecast | None:
         """Return the forecast with the seconds until its look; None once that look is over."""
         if forecast is None or forecast.update <= update:
             return None
         return replace(forecast, due_seconds=self._pace * (forecast.update - update))
 
-    def _change(self, **changes: Any) -> None:
+    def _change(self, *, at_once: bool = False, **changes: Any) -> None:
+        """Change these fields of the report; deliver it at once, or after the period."""
         assert self._newest is not None
         self._newest = replace(self._newest, **changes)
+        if at_once:
+            self._due.set()
 
     def _stop(self) -> None:
         if not self._over.is_set():

@@ -28,7 +28,7 @@ class Telemetry:
     """Every metric of the trainer, in a registry of its own, so that two runs in one process do not share any."""
 
     def __init__(self, plan: Plan, epochs: float = 0.0, registry: CollectorRegistry | None = None) -> None:
-        """`epochs` were done before a resume; counters begin at 0 all the same, as after any restart."""
+        """Make the metrics; `epochs` were done before a resume, but counters begin at 0, as after any restart."""
         self.registry = registry or CollectorRegistry()
         self._plan = plan
         self._metrics: dict[str, Any] = {metric.name: _collector(metric, self.registry) for metric in TRAINER}

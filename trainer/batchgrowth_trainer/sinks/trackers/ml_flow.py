@@ -26,7 +26,6 @@ class MLflow:
         self._run = ""
 
     def open(self, training: Training, run: str) -> str:
-        """See Tracker."""
         # A failed request is made again later, with those that came after it.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
         uri = os.environ.get("MLFLOW_TRACKING_URI") or _local(training.folder)
@@ -46,7 +45,6 @@ class MLflow:
         return self._run
 
     def write(self, points: Sequence[Point]) -> None:
-        """See Tracker."""
         metrics = [
             Metric(_named(name), value, round(point.at * 1000), point.update)
             for point in points
@@ -56,7 +54,6 @@ class MLflow:
             self._client.log_batch(self._run, metrics=metrics[first : first + _MOST_METRICS])
 
     def end(self, status: Status, summary: Mapping[str, Value]) -> None:
-        """See Tracker."""
         tags = [
             RunTag(_named(f"batchgrowth.{name}"), str(value)) for name, value in {"status": status, **summary}.items()
         ]

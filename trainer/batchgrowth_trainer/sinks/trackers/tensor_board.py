@@ -14,7 +14,6 @@ class TensorBoard:
     """One event file for each start of the run; TensorBoard shows the files of a folder as one run."""
 
     def open(self, training: Training, run: str) -> str:
-        """See Tracker."""
         folder = training.folder / FOLDER
         self._writer = SummaryWriter(str(folder))
         if not run:
@@ -23,14 +22,12 @@ class TensorBoard:
         return FOLDER
 
     def write(self, points: Sequence[Point]) -> None:
-        """See Tracker."""
         for point in points:
             for name, value in point.values.items():
                 self._writer.add_scalar(name, value, point.update, point.at)
         self._writer.flush()
 
     def end(self, status: Status, summary: Mapping[str, Value]) -> None:
-        """See Tracker."""
         rows = "\n".join(f"| {name} | {json.dumps(value)} |" for name, value in {"status": status, **summary}.items())
         self._text("summary", f"| | |\n|---|---|\n{rows}")
         self._writer.close()

@@ -193,7 +193,6 @@ class Tracking:
         self._thread = threading.Thread(target=self._run, name=f"tracker {name}", daemon=True)
 
     def handle(self, event: Event) -> None:
-        """See Sink."""
         match event:
             case HistoryRow():
                 self._row(event)

@@ -18,7 +18,6 @@ class WeightsAndBiases:
         self._step = 0
 
     def open(self, training: Training, run: str) -> str:
-        """See Tracker."""
         settings = wandb.Settings(console="off", silent=True, x_disable_stats=True)
         mode: Literal["offline"] | None = (
             None if os.environ.get("WANDB_MODE") or os.environ.get("WANDB_API_KEY") else "offline"
@@ -37,13 +36,11 @@ class WeightsAndBiases:
         return str(self._run.id)
 
     def write(self, points: Sequence[Point]) -> None:
-        """See Tracker."""
         for point in sorted(points, key=lambda point: point.update):
             self._step = max(self._step, point.update)  # what is logged at an earlier step is dropped
             self._run.log({**point.values, "update": point.update, "_timestamp": point.at}, step=self._step)
 
     def end(self, status: Status, summary: Mapping[str, Value]) -> None:
-        """See Tracker."""
         self._run.summary.update({"status": str(status), **summary})
         self._run.finish(exit_code=_EXIT_CODES[status])
 

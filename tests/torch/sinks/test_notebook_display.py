@@ -4,7 +4,7 @@ from batchgrowth.plan import make_plan
 from batchgrowth.position import Position
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow
-from batchgrowth_trainer.sinks.display import MOST_NOTES, Cell, Picture
+from batchgrowth_trainer.sinks.display import MOST_NOTES, NotebookDisplay, Picture
 from batchgrowth_trainer.sinks.events import Note, Started, Stopped, Waiting
 
 
@@ -14,7 +14,7 @@ class Notebook:
     def __init__(self, job: BatchGrowthJob) -> None:
         self.shown: list[Picture] = []
         self.now = 0.0
-        self.cell = Cell(clock=lambda: self.now, show=self.shown.append)
+        self.cell = NotebookDisplay(clock=lambda: self.now, show=self.shown.append)
         self.cell.handle(Started("small", make_plan(job.spec), Position()))
 
     def update(self, number: int, at: float) -> None:
