@@ -65,7 +65,7 @@ def test_required_holds_back_what_differs() -> None:
     admission.remove("a")
     admission.admit_held(5)
     assert list(admission.ready) == [], "what was trained has the arithmetic of the first"
-    assert "workers.sameArithmetic: Required refuses it" in admission.refusal("b")
+    assert "workers.sameArithmetic: Required refuses it" in admission.arithmetics.refusal("b")
     admission.add("c", prepared("2"))
     assert list(admission.ready) == ["c"]
 

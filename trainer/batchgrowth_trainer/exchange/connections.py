@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
 
 # A few members are all connected with each other, many as the rows and columns of a grid.
 # A row is a run of consecutive ranks, and so of consecutive shards. The members at the same place of each row are a
@@ -236,23 +235,24 @@ class _Forming:
         while len(self._peers) < len(self._assignment.addresses):
             if is_over():
                 raise ConnectionError("the generation is over already")
-            ready = _readable([listener, self._news], min(_POLL_SECONDS, _left(self._ends)))
-            if self._news in ready:
+            waiting = select.poll()  # not select.select, which takes no descriptor above 1,023
+            waiting.register(listener, select.POLLIN)
+            waiting.register(self._news, select.POLLIN)
+            ready = [number for number, _ in waiting.poll(min(_POLL_SECONDS, _left(self._ends)) * 1e3)]
+            if self._news.fileno() in ready:
                 self._news.recv(_BACKLOG)
             if self._failed is not None:
                 raise self._failed
-            if listener in ready and self._greeted.acquire(timeout=_POLL_SECONDS):
-                self._greet_in_a_thread(listener.accept())
-        for connection in self._peers.values():
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.setblocking(False)
+            if listener.fileno() in ready and self._greeted.acquire(timeout=_POLL_SECONDS):
+                connection = listener.accept()
+                if connection is None:
+                    self._greeted.release()
+                else:
+                    threading.Thread(target=self._greet, args=(connection,), name="greet", daemon=True).start()
+        for peer in self._peers.values():
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            peer.setblocking(False)
         return self._peers
-
-    def _greet_in_a_thread(self, connection: socket.socket | None) -> None:
-        if connection is None:
-            self._greeted.release()
-        else:
-            threading.Thread(target=self._greet, args=(connection,), name="greet", daemon=True).start()
 
     def _greet(self, connection: socket.socket) -> None:
         seconds = min(self._greeting_seconds, max(self._ends - time.monotonic(), _POLL_SECONDS))
@@ -301,15 +301,6 @@ class _Forming:
     def _tell(self) -> None:
         with suppress(OSError):
             self._wake.send(b".")
-
-
-def _readable(sources: list[Any], seconds: float) -> list[Any]:
-    """Return the files that become readable in that time; unlike select, this works with any number of files."""
-    by_number = {source.fileno(): source for source in sources}
-    waiting = select.poll()
-    for number in by_number:
-        waiting.register(number, select.POLLIN)
-    return [by_number[number] for number, _ in waiting.poll(seconds * 1e3)]
 
 
 def _rank_of(connection: socket.socket, token: bytes) -> int | None:

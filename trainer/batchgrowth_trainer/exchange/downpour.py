@@ -151,17 +151,14 @@ class Downpour:
             self._group.swap({}, {0: order})
             index, length = order.tolist()
             if index == _OVER:
-                return self._take_all(length)
+                end = torch.empty(length, dtype=torch.float64)
+                for tensor in (end, *self._replica.tensors().values()):
+                    self._group.swap({}, {0: tensor})
+                return end
             for vector in self._model:
                 self._group.swap({}, {0: vector})
             self._group.swap({0: self._gradient(steps[index])}, {})
             self._setting.check()
-
-    def _take_all(self, length: int) -> Tensor:
-        end = torch.empty(length, dtype=torch.float64)
-        for tensor in (end, *self._replica.tensors().values()):
-            self._group.swap({}, {0: tensor})
-        return end
 
     def _lead(self, steps: Sequence[Step], *, stop: bool) -> Tensor:
         """Make the updates with all workers, and send everything to them."""

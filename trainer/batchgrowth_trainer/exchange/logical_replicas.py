@@ -97,20 +97,6 @@ State = dict[str, Tensor]
 """The vectors of one logical replica, by name."""
 
 
-def register_copies(replica: Replica) -> None:
-    """Register R states, each with all vectors of the model, and the number of exchanges so far.
-
-    If the exchange keeps residuals, as TopK does for its error feedback, the weights are not among them, since all
-    replicas have the same: what each has not sent yet is, in a vector of their shape.
-    """
-    kept = _live(replica)
-    if _WEIGHTS not in kept:
-        kept["residual"] = torch.zeros_like(replica.parameters.vector.data)
-    for name, vector in kept.items():
-        replica.register(_PREFIX + name, vector.unsqueeze(0).repeat(replica.spec.exchange.replicas, 1))
-    replica.register(_TURN, torch.zeros(1, dtype=torch.float64))
-
-
 def _live(replica: Replica) -> dict[str, Tensor]:
     """Return the model's vectors of which each logical replica has its own copy."""
     vectors = replica.of_one()
@@ -123,7 +109,7 @@ class Copies:
     """The states of all logical replicas as they were at the last point that all processes share."""
 
     def __init__(self, replica: Replica) -> None:
-        """Use what `register_copies` has registered."""
+        """Use what LogicalReplicas.register has registered."""
         self._replica = replica
         self._live = _live(replica)
 
@@ -210,8 +196,17 @@ class LogicalReplicas(ABC):
 
     @staticmethod
     def register(replica: Replica) -> None:
-        """Register the states of all logical replicas."""
-        register_copies(replica)
+        """Register R states, each with all vectors of the model, and the number of exchanges so far.
+
+        If the exchange keeps residuals, as TopK does for its error feedback, the weights are not among them, since all
+        replicas have the same: what each has not sent yet is, in a vector of their shape.
+        """
+        kept = _live(replica)
+        if _WEIGHTS not in kept:
+            kept["residual"] = torch.zeros_like(replica.parameters.vector.data)
+        for name, vector in kept.items():
+            replica.register(_PREFIX + name, vector.unsqueeze(0).repeat(replica.spec.exchange.replicas, 1))
+        replica.register(_TURN, torch.zeros(1, dtype=torch.float64))
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting

@@ -128,17 +128,13 @@ class ParameterServer:
         kept = list(replica.optimizer.state.values())
         if replica.average is not None:
             kept.append(replica.average.vector)
+        length = replica.parameters.length
         for vector in kept:
-            self._gather(vector, self._spans_of(vector))
-
-    def _spans_of(self, vector: Tensor) -> list[slice]:
-        """Return each server's slice of a state vector. If a vector's length differs from the parameters', one server
-        has all of it.
-        """
-        length = self._replica.parameters.length
-        if len(vector) == length:
-            return self.places
-        return [slice(0, len(vector) if length_of(place) == length else 0) for place in self.places]
+            spans = self.places
+            if len(vector) != length:
+                # A single server follows a vector that has not a number for each parameter.
+                spans = [slice(0, len(vector) if length_of(place) == length else 0) for place in self.places]
+            self._gather(vector, spans)
 
 
 def _cuts(setting: Setting) -> list[int]:

@@ -1,7 +1,7 @@
 """The all-reduce: it adds the partial sums of all members to one total, in the order of the fixed tree."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -92,21 +92,15 @@ class Reduction:
             return Reduced(mine[0] if len(mine) == 1 else add_up(mine, layout, self._quantize), 0.0)
         if self._is_mesh:
             return self._among(self._grid.rows[0], mine, layout, room)
-        # In a grid, what adds up a slice of this row's sums completes it with those of the other rows, in its column.
         rows, across = lay_out_grid(shards, self._grid)
         row = self._grid.row(self._group.rank)
-        column = self._grid.column(self._group.rank)
-
-        def complete(sums: list[Tensor], part: Tensor) -> Reduced:
-            return self._among(column, sums, across, part)
-
         slices = num_slices(self._grid, room.nbytes)
-        return self._sliced(row, slices, mine, rows[self._grid.rows.index(row)], room, complete)
+        return self._sliced(row, slices, mine, rows[self._grid.rows.index(row)], room, across)
 
     def _among(self, ranks: Sequence[int], mine: Sequence[Tensor], layout: Layout, room: Tensor) -> Reduced:
         """Return the total of members that are all connected with each other."""
         if len(ranks) > 2 and room.nbytes > SHORT_BYTES:
-            return self._sliced(ranks, len(ranks), mine, layout, room, _whole)
+            return self._sliced(ranks, len(ranks), mine, layout, room, None)
         outgoing = {}
         if mine:
             packed = self._packed(mine)
@@ -121,16 +115,24 @@ class Reduction:
         mine: Sequence[Tensor],
         layout: Layout,
         room: Tensor,
-        complete: Callable[[list[Tensor], Tensor], Reduced],
+        across: Layout | None,
     ) -> Reduced:
-        """Let each of the first `slices` members add one slice, `complete` it, and send its total to all `ranks`."""
+        """Have each of the first `slices` members add up one slice and send its total to all `ranks`.
+
+        `across` is the layout of the grid's rows if `ranks` are one of several: a slice is then added over all rows.
+        """
         spans = spans_of(len(room), slices, self._coding.block if self._coding else 1)
         spans += [EMPTY] * (len(ranks) - slices)
         own = spans[ranks.index(self._group.rank)]
         sums, waited = self._own_sums(ranks, spans, mine, layout, room)
         if length_of(own):
             part = room[own]
-            waited += complete(sums, part).put_into(part)
+            if across is None:
+                part_total = Reduced(sums[0], 0.0)
+            else:
+                # The members of this column have added up the same slice, each of its own row of the grid.
+                part_total = self._among(self._grid.column(self._group.rank), sums, across, part)
+            waited += part_total.put_into(part)
         spreading = self._spread(ranks, spans, room)
         return Reduced(room, waited if length_of(own) else spreading)
 

@@ -92,7 +92,10 @@ class Stream:
             middle = split(first, end)
             lefts.append(tree_sum(first, middle, compute, replica.add))
             first = middle
-        last = _LastShard(self, self._waited_for(), [p.row for p in done], [p.row for p in lefts], give)
+        expected = range(len(self._bucket_of)) if self._reached is None else self._reached
+        counts = Counter(self._bucket_of[number] for number in expected)
+        missing = [counts[number] for number in range(len(self.places))]
+        last = _LastShard(self, missing, [p.row for p in done], [p.row for p in lefts], give)
         chain = [*lefts, compute(first, partial(self._followed, last))]
         last.end(chain[-1].row, replica.parameters.length)
         self._may_be_early = self._may_be_early and not (last.has_twice or last.is_wrong)
@@ -106,12 +109,6 @@ class Stream:
     def bucket_of(self, parameter: int) -> int:
         """Return the index of the bucket that has the parameter with that index."""
         return self._bucket_of[parameter]
-
-    def _waited_for(self) -> list[int]:
-        """Return the number of parameters in each bucket that should get a gradient."""
-        expected = range(len(self._bucket_of)) if self._reached is None else self._reached
-        counts = Counter(self._bucket_of[number] for number in expected)
-        return [counts[number] for number in range(len(self.places))]
 
     @contextmanager
     def _followed(self, last: "_LastShard", present: Partial) -> Iterator[None]:

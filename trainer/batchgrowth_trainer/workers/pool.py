@@ -119,7 +119,7 @@ class WorkerPool:
                 del self._preparing[address]
                 if prepared is not None:
                     self._admission.add(address, prepared)
-                    refusal = self._admission.refusal(address)
+                    refusal = self._admission.arithmetics.refusal(address)
                     self.trouble = refusal or self.trouble
                     joins = "joins" if address in self.ready else f"is held back: {refusal or 'it had a fault'}"
                     log.info("%s: worker %s, %s on %s, %s", self._where, address, prepared.name, prepared.host, joins)
@@ -291,7 +291,7 @@ class Admission:
     def add(self, address: str, prepared: Prepared) -> None:
         """Take a worker that is prepared."""
         self.arithmetics.compare(address, prepared)
-        if self.refusal(address) or self._suspects.is_suspect(prepared.name):
+        if self.arithmetics.refusal(address) or self._suspects.is_suspect(prepared.name):
             self._held[address] = prepared
         else:
             self.ready[address] = prepared
@@ -312,19 +312,15 @@ class Admission:
         Before the first update, a worker that was refused takes the place of the first one, which is gone.
         """
         self._suspects.forget_before(update)
-        refused = [address for address in self._held if self.refusal(address)]
+        refused = [address for address in self._held if self.arithmetics.refusal(address)]
         if refused and not update and not self.ready:
             self.arithmetics.begin_with(self._held[refused[0]])
             for address, prepared in self._held.items():
                 self.arithmetics.compare(address, prepared)
         for address, prepared in list(self._held.items()):
             held = self._suspects.is_suspect(prepared.name) and self.ready
-            if not held and not self.refusal(address):
+            if not held and not self.arithmetics.refusal(address):
                 self.ready[address] = self._held.pop(address)
-
-    def refusal(self, address: str) -> str:
-        """Return why the worker's arithmetic is refused; empty if it is not."""
-        return self.arithmetics.refusal(address)
 
 
 class Suspects:
