@@ -1,4 +1,4 @@
-"""What the worker of a pod loads before it registers: dask worker … --preload this module.
+"""Preloaded by the worker of a pod (`dask worker … --preload`) before it registers.
 
 The SIGTERM handler comes first: loading torch takes seconds, and the first process of a container ignores every signal
 without a handler.

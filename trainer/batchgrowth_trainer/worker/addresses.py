@@ -31,6 +31,6 @@ def host_towards(scheduler: str) -> str:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Return the two parts of tls://host:port, tcp://[host]:port or host:port. Raise ValueError without a port."""
+    """Return host and port of tls://host:port, tcp://[host]:port or host:port. Raise ValueError without a port."""
     host, _, port = address.split("://")[-1].rpartition(":")
     return host.strip("[]"), int(port)

@@ -1,8 +1,8 @@
 """Certificates that change while a process runs: a preload of Dask's scheduler, worker and client that reloads them.
 
-Dask reads its files once. The kubelet replaces those of a pod when the job's Secret changes; from then on new
-connections use them, and those that exist stay. The operator makes and renews them, in its certificates.py. Imports no
-torch: the scheduler loads this too.
+Dask reads its files once. The kubelet replaces a pod's files when the job's Secret changes. From then on, new
+connections use the new files, and existing connections stay. The operator makes and renews the certificates, in its
+certificates.py. Imports no torch: the scheduler loads this too.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class Reloader:
         return len(self._files) == 3 and bool(contexts_of(self._node))
 
     def check(self) -> bool:
-        """Load the files if they have changed. Files that do not fit each other are logged, and change nothing."""
+        """Load the files if they have changed. If they do not fit each other, log this and change nothing."""
         found: list[bytes] = []
         try:
             found = [file.read_bytes() for file in self._files]
@@ -63,7 +63,7 @@ class Reloader:
 
 
 def contexts_of(node: Any) -> list[ssl.SSLContext]:
-    """Return the contexts of a node: the one with which it dials, and those of its listeners."""
+    """Return the TLS contexts of a node: the one with which it connects, and those of its listeners."""
     found = [node.connection_args.get("ssl_context")]
     found += [getattr(listener, "server_args", {}).get("ssl_options") for listener in getattr(node, "listeners", ())]
     return [context for context in found if context is not None]
@@ -84,7 +84,7 @@ async def dask_teardown(node: Any) -> None:
 
 
 async def _watch(reloader: Reloader) -> None:
-    """Check on the node's own event loop, where its handshakes are: a context must not change during one."""
+    """Check on the node's own event loop, which also makes its handshakes: a context must not change during one."""
     while True:
         reloader.check()
         await asyncio.sleep(CHECK_SECONDS)

@@ -50,7 +50,7 @@ def end_within(seconds: float, code: int) -> None:
 
 
 def end_unfinalized(over: Callable[[], bool], code: int) -> None:
-    """Have this process end with this exit code before Python finalizes its interpreter, if `over` is True by then.
+    """If `over` is True by then, end this process with this exit code before Python finalizes its interpreter.
 
     A thread that is inside torch would abort the process: it cannot return to an interpreter that is being finalized.
     """
@@ -75,13 +75,13 @@ def _flush_streams() -> None:
 
 
 def exit_when_asked() -> None:
-    """Have SIGTERM end this process at once, before it has a member."""
+    """Let SIGTERM end this process at once, as long as it has no member."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
 
 class Leave:
-    """Takes this process's worker out of the runs whose `members` it holds, on SIGTERM.
+    """On SIGTERM, takes this process's worker out of the runs whose `members` it holds.
 
     The worker announces that it leaves, and exits when its driver has released it: the update under way is finished,
     and the driver forms the next group without this worker before its process ends. No update is lost or repeated.
@@ -98,7 +98,7 @@ class Leave:
         self._task: asyncio.Task[None] | None = None
 
     def acknowledge(self) -> None:
-        """Extend the wait to the grace period: a driver knows, and will release the member of its run."""
+        """Extend the wait to the grace period, because a driver knows of the leaving and will release its member."""
         if time.monotonic() < self._close_at < math.inf:
             log.info("a driver knows that this worker leaves; it may train on for %.0f s", GRACE_SECONDS)
             self._close_at = time.monotonic() + GRACE_SECONDS
@@ -106,11 +106,11 @@ class Leave:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the members are abandoned, or soon will be, since the worker closes."""
+        """Return whether the members are abandoned, or soon will be because the worker closes."""
         return time.monotonic() >= self._close_at
 
     def close(self) -> None:
-        """Abandon the members, and end the process soon: the worker closes, or has lost its scheduler."""
+        """Abandon the members and end the process soon, because the worker closes or has lost its scheduler."""
         self._close_at = min(self._close_at, time.monotonic())
         self._exit_at = min(self._exit_at, time.monotonic() + CLOSE_SECONDS)
         self._abandon()

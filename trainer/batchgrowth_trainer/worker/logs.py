@@ -28,7 +28,7 @@ def set_up_logs(logs: Logs) -> None:
 
 
 def silence_dask() -> None:
-    """Drop all but Dask's critical messages: the run notes a lost worker in one line, Dask logs tracebacks."""
+    """Drop all of Dask's messages but critical ones: Dask logs a lost worker with tracebacks, the run in one line."""
     for logger in _dask_loggers():
         logger.setLevel(logging.CRITICAL)
 

@@ -49,9 +49,9 @@ _LONGEST = 20.0  # how many times the longest shard before it a shard may take
 
 
 class Watchdog:
-    """Counts the ticks of each shard, so the time in which the whole process is stopped does not count.
+    """Measures each shard in ticks, so that time in which the whole process is stopped does not count.
 
-    Until the first shard ends, none counts as too long: it may compile the model.
+    The first shard is never too long, because it may compile the model.
     """
 
     def __init__(self, timeout_seconds: float) -> None:
@@ -71,12 +71,12 @@ class Watchdog:
         self._computing = False
 
     def beat(self) -> None:
-        """Note that the thread has computed a shard, or as much of something else."""
+        """Note that the thread has computed a shard, or something of that size."""
         self._longest = max(self._longest, self._seconds, TICK_SECONDS)
         self._beats += 1
 
     def tick(self, seconds: float) -> bool:
-        """Count the seconds since the last tick; whether the thread hangs."""
+        """Count the seconds since the last tick, and return whether the thread hangs."""
         if not self._computing or self._beats != self._seen:
             self._seen = self._beats
             self._seconds = 0.0
@@ -97,7 +97,7 @@ class Watchdog:
         threading.Thread(target=tick, name="watchdog", daemon=True).start()
 
     def close(self) -> None:
-        """Stop watching, once the thread computes no longer: a new driver waits for one that hangs."""
+        """Stop watching once the thread no longer computes, because a new driver waits for a thread that hangs."""
         self._closed.set()
 
 
@@ -105,7 +105,7 @@ class Watchdog:
 
 
 class Control:
-    """Written by the worker's event loop, read by the thread that trains."""
+    """The driver's requests, which the worker's event loop writes and the training thread reads."""
 
     def __init__(self, take: Callable[[], Snapshot]) -> None:
         self.abandoned = False
@@ -124,7 +124,7 @@ class Control:
         return self._stop_generation >= generation
 
     def cancel(self, generation: int) -> None:
-        """Wait no longer for the members of this generation, or of earlier ones: it is over."""
+        """End this generation and earlier ones: wait no longer for their members."""
         self._over_generation = max(self._over_generation, generation)
 
     def is_over(self, generation: int) -> bool:
@@ -174,7 +174,7 @@ Send = Callable[[messages.Report | messages.GenerationBegan], None]
 
 
 class Member:
-    """A replica with its control and its listener; lives as long as the worker's process."""
+    """A replica with its control and its listener; it lives until it is dropped or the worker's process ends."""
 
     def __init__(self, spec: JobSpec, host: str) -> None:
         self.replica = build_replica(spec)
@@ -225,7 +225,7 @@ class Member:
     ) -> list[np.ndarray]:
         """Return the rows of this member's nodes of the update `step`, computed with the server's model.
 
-        None stands for the model of the last call, for another part of its update, if the exchange has backups.
+        If `model` is None, the model of the last call is used, for another part of the same update.
         """
         prepare_process(self.replica.spec)
         model = self._model if model is None else model
@@ -242,8 +242,8 @@ class Member:
         return rows
 
     def _catch_up(self, group: Group) -> None:
-        """Bring every member to the most advanced state; all states of one update and evaluation are the same, unless
-        they differ from run to run. Raises DeviceFault if no member has a whole state.
+        """Bring every member to the most advanced state. All states of one update and evaluation are the same, unless
+        the exchange is nondeterministic. Raises DeviceFault if no member has a whole state.
         """
         here = self.replica.position
         update = here.update if self.replica.is_whole else -1
@@ -285,7 +285,7 @@ class Member:
         self.pause_clock.start(self.replica.position.update)
 
     def rows_after(self, update: int) -> tuple[HistoryRow, ...]:
-        """Return the rows of later updates, as far as they are kept."""
+        """Return the kept rows of later updates."""
         return tuple(row for row in tuple(self._rows) if row.update > update)
 
 

@@ -51,8 +51,9 @@ class Prepared:
 class MemberOutcome:
     """How a generation ended for one member: `lost` says why a peer was lost, `error` is the workload's fault.
 
-    `is_judged` is false if its state lacks the evaluation after that update, which another member may have; `is_whole`
-    if a step failed midway, or the state of another came in part, so that nothing can go on from its state.
+    `is_judged` is false if its state lacks the evaluation after that update, which another member may have. `is_whole`
+    is false if a step failed midway, or another member's state arrived only in part: training cannot continue from its
+    state.
     """
 
     update: int
@@ -74,7 +75,7 @@ class Gradients:
 class RowsReport:
     """Committed updates, and the figures of their exchange since the report before.
 
-    Every member reports the bytes that it has sent, rank 0 alone the rows and the other figures.
+    Every member reports the bytes that it has sent; only rank 0 reports the rows and the other figures.
     """
 
     rows: tuple[HistoryRow, ...]
@@ -137,7 +138,7 @@ _PLAIN: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Discriminator("kin
 
 
 def encode(message: Message) -> dict[str, Any]:
-    """Return the message as plain data, which is all that a Dask event may hold."""
+    """Return the message as plain data, because a Dask event may hold nothing else."""
     plain: dict[str, Any] = _PLAIN.dump_python(message)
     return plain
 

@@ -1,4 +1,4 @@
-"""The pause at a resize: how long the members of a new generation have not computed when it begins.
+"""The pause at a resize: the time for which members have not computed when a new generation begins.
 
 Each member measures its own and sends it to the driver with GenerationBegan; the longest is the pause of the resize.
 """
@@ -8,14 +8,14 @@ from collections.abc import Iterable
 
 
 class PauseClock:
-    """Measures how long a member has not computed."""
+    """Measures the time for which a member has not computed."""
 
     def __init__(self) -> None:
         self._update = -1
         self._since = 0.0
 
     def start(self, update: int) -> None:
-        """Start over: the member has just computed `update`, or the evaluation after it."""
+        """Restart the clock: the member has just computed `update`, or the evaluation after it."""
         self._update = update
         self._since = time.perf_counter()
 

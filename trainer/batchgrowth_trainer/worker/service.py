@@ -1,7 +1,7 @@
-"""What the driver calls inside a Dask worker: a few plain functions over the members of this process.
+"""What the driver calls inside a Dask worker: a few functions over the members of this process.
 
-The plain functions run as tasks in the worker's thread, or as requests; the coroutines run on its event loop, beside
-what computes. A member's life: the driver has it prepared (`prepare_member`), has it train for a generation at a time
+Plain functions run as tasks in the worker's thread, or as requests; coroutines run on its event loop, while the thread
+computes. A member's life: the driver prepares it (`prepare_member`), lets it train one generation after another
 (`train_generation`) or compute gradients (`compute_gradients`), saves or restores its state in between, and drops it
 (`forget`) when the run is over or the worker leaves.
 """
@@ -50,7 +50,7 @@ _DRAW = (dask.sizeof, distributed.comm.core, distributed.utils_comm)
 
 
 def draw_apart() -> None:
-    """Replace the module `random` in these modules by a generator of their own.
+    """Give these modules a generator of their own instead of the module `random`.
 
     A worker's event loop draws from the global generator of `random` while another thread reads examples, for instance
     to estimate the size of a message by a sample of it. The trainer has seeded that generator for a shard, and whatever
@@ -79,12 +79,12 @@ def topic(run_id: str) -> str:
 
 
 def new_run_id(job: str) -> str:
-    """Return a new number of a run, which begins with the name of its job."""
+    """Return a new identifier for a run, which begins with its job's name."""
     return f"{job}-{uuid.uuid4().hex}"
 
 
 def job_of(run_id: str) -> str:
-    """Return the name of the job in the number of a run."""
+    """Return the name of the job in a run's identifier."""
     return run_id.rpartition("-")[0] or run_id
 
 
@@ -178,7 +178,7 @@ def compute_gradients(
 
 
 def listen(worker: Worker) -> None:
-    """Have the worker answer `Calls.request`: its thread calls a function, behind what it already has to do.
+    """Let the worker answer `Calls.request`: its thread calls a function after its earlier work.
 
     The answer is what the function returns, a dictionary with the error that it raises, or None if the worker closes:
     its threads are shut down, or it has abandoned the member that the function needs.
@@ -208,12 +208,12 @@ async def ping() -> bool:
 
 
 async def request_stop(run_id: str, generation: int) -> None:
-    """Stop this generation after the update that is under way."""
+    """Stop this generation after the current update."""
     member_of(run_id).control.request_stop(generation)
 
 
 async def cancel_generation(run_id: str, generation: int) -> None:
-    """Wait no longer for members of this generation: one has died before it formed, or hangs."""
+    """End this generation, because a member has died before the group formed, or hangs."""
     member_of(run_id).control.cancel(generation)
 
 
@@ -232,7 +232,7 @@ async def take_reports(run_id: str, reported: int, evaluated: int) -> tuple[mess
 
 
 async def restore_member(run_id: str, packed: PackedSnapshot) -> bool:
-    """Set the member's state; false if it lacks an evaluation. Raises CheckpointError if it does not fit the model."""
+    """Set the member's state; return false if it lacks an evaluation. Raises CheckpointError if it does not fit."""
     replica = member_of(run_id).replica
     replica.restore(unpack_snapshot(packed))
     log.info("%s, update %d: a checkpoint is restored", job_of(run_id), replica.position.update)
@@ -245,7 +245,7 @@ async def take_result(run_id: str) -> PackedTrained:
 
 
 async def abandon_others(run_id: str, start: int = 0) -> None:
-    """Make way for a new driver: drop the members of other runs, which end at their next update boundary.
+    """Make way for a new driver: drop the members of other runs, which stop after their current update.
 
     Raises Superseded if a driver of a later start was here.
     """
@@ -259,12 +259,12 @@ async def acknowledge_leave() -> None:
 
 
 async def give_up(fault: str) -> None:
-    """End this process, so that its nanny or Kubernetes replaces it: its device, or its reading of data, fails."""
+    """End this process, whose device or data reading fails, so that its nanny or Kubernetes replaces it."""
     _end(fault)
 
 
 async def forget(run_id: str) -> None:
-    """Drop the member, which ends at its next update boundary: the run is over, or goes on without this worker."""
+    """Drop the member, which stops after its current update: the run is over, or goes on without this worker."""
     _abandon([run_id])
 
 
@@ -274,7 +274,7 @@ def _end(why: str) -> None:
 
 
 def _obey(run_id: str, start: int) -> None:
-    """Take orders for the run from now on. Raises Superseded if it is of an earlier start than another."""
+    """Take orders for this run from now on. Raises Superseded if a later start has given orders."""
     _STARTS[run_id] = start
     _refuse_earlier(start)
 

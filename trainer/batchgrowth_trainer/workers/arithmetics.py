@@ -1,4 +1,4 @@
-"""The arithmetic of a job, that of its checkpoint or else of its first worker, and the workers that have another."""
+"""The job's arithmetic, from its checkpoint or else its first worker, and the workers whose arithmetic differs."""
 
 import socket
 from collections.abc import Callable, Mapping
@@ -41,14 +41,14 @@ class Arithmetics:
         self._differing: dict[str, tuple[str, str]] = {}  # by address, "" for the trainer's own: its name, and why
 
     def compare(self, address: str, prepared: Prepared) -> None:
-        """Compare a worker that has become ready; the job's arithmetic is this one if it is the first."""
+        """Compare a worker that has become ready; the first worker's arithmetic becomes the job's."""
         why = self._compare(SHARDS, prepared.name, prepared.host, prepared.arithmetic)
         if why:
             self._differing[address] = prepared.name, why
             self._publish(self._by_name(), self._line(f"worker {_named(prepared)}", why))
 
     def compare_own(self, role: str, arithmetic: Arithmetic) -> None:
-        """Compare the trainer's own process, which computes for that role. Raises ClusterError if it is refused."""
+        """Compare the trainer's own process, which computes in that role. Raises ClusterError if it is refused."""
         host = socket.gethostname()
         why = self._compare(role, "trainer", host, arithmetic)
         if why:
@@ -61,7 +61,7 @@ class Arithmetics:
                 )
 
     def forget_workers(self) -> None:
-        """Stop reporting all workers: their scheduler is gone, and those that come back are compared again."""
+        """Forget all workers, because their scheduler is gone; workers that come back are compared again."""
         for address in [one for one in self._differing if one]:
             self.left(address)
 
@@ -82,7 +82,7 @@ class Arithmetics:
         return self._line(f"worker {name}", why)
 
     def begin_with(self, prepared: Prepared) -> None:
-        """Take the worker's arithmetic for the job's: nothing is trained, and the first worker is gone."""
+        """Take this worker's arithmetic as the job's, because nothing is trained yet and the first worker is gone."""
         self._job[SHARDS] = prepared.arithmetic
         self._differing.clear()
         self._records.clear()

@@ -1,8 +1,8 @@
-"""Calls and requests to workers, which give up on a worker as soon as it is gone.
+"""Calls and requests to workers, which fail as soon as the worker is gone.
 
 Dask keeps connecting to a dead worker for half a minute, and its own calls block as long; the driver must go on with
-the others. A request takes Dask's connections but not its scheduler, whose tasks take longer and need their data
-scattered before and their results gathered after.
+the others. A request uses Dask's connections but not its scheduler: tasks take longer, and need their data scattered
+before and their results gathered after.
 """
 
 import asyncio
@@ -42,10 +42,11 @@ log = logging.getLogger(__name__)
 
 
 class WorkerRequest:
-    """A request that a worker's thread computes something, which the driver makes to the worker itself.
+    """The driver's direct request that a worker's thread computes something.
 
-    It looks like a future of Dask to those who wait for its end; `result` is the answer once `status` is "finished". It
-    is "lost" if the worker, or the connection to it, is; "error" if `exception()` was raised on the way or there.
+    It looks like a Dask future to code that waits for its end; `result` is the answer once `status` is "finished".
+    The status is "lost" if the worker or the connection was lost, and "error" if `exception()` was raised on the
+    way or in the worker.
     """
 
     def __init__(self) -> None:
@@ -55,7 +56,7 @@ class WorkerRequest:
         self._error: BaseException | None = None
 
     def end(self, answer: Any) -> None:
-        """Take what the worker's handler returned: see `service.listen`."""
+        """Store the answer of the worker's handler: see `service.listen`."""
         if answer is None:
             self.status = "lost"
         elif isinstance(answer, dict):
@@ -65,12 +66,12 @@ class WorkerRequest:
             self.status = "finished"
 
     def fail(self, error: BaseException | None) -> None:
-        """Take what the function raised, or what prevented it or its answer."""
+        """Store the error of the function, or the error that prevented the call or its answer."""
         self._error = error
         self.status = "error"
 
     def lose(self) -> None:
-        """Take the loss of the worker, or of the answer."""
+        """Note that the worker or the answer was lost."""
         self.status = "lost"
 
     def exception(self) -> BaseException | None:
@@ -92,9 +93,8 @@ class Calls:
         self._under_way: set[concurrent.futures.Future[Any]] = set()
 
     def wait(self, work: Coroutine[Any, Any, Answer], workers: Collection[str], seconds: float) -> Answer | None:
-        """Return what the coroutine returns; None if one of these workers leaves before, or after `seconds`.
-
-        Raises what the coroutine or the check raises.
+        """Return the coroutine's result; None if one of these workers leaves first, or after `seconds`. Raises the
+        errors of the coroutine and of the check.
         """
         running = asyncio.run_coroutine_threadsafe(work, self._loop)
         ends = time.monotonic() + seconds
@@ -154,7 +154,7 @@ class Calls:
         self.start(self._client._run(function, *arguments, workers=[worker], on_error="ignore"))
 
     async def reach(self, function: Callable[..., Any], worker: str) -> None:
-        """Call a coroutine function on the event loop of this worker, again until it answers or leaves.
+        """Call a coroutine function on this worker's event loop, repeatedly until it answers or leaves.
 
         A coroutine for the client's event loop.
         """
@@ -177,7 +177,7 @@ class Calls:
         self.start(fetched())
 
     def submit(self, address: str, function: Callable[..., Any], *arguments: Any) -> Future:
-        """Start a task on exactly this worker and return its future; Dask retries it nowhere. Raise SchedulerLost."""
+        """Start a task on exactly this worker and return its future; Dask does not retry it. Raises SchedulerLost."""
         pinned = {"workers": [address], "allow_other_workers": False, "pure": False, "retries": 0}
         try:
             return self._client.submit(_unpacked(function.__name__), dumps((function, arguments)), **pinned)
@@ -187,10 +187,10 @@ class Calls:
     def request(
         self, address: str, function: Callable[..., Any], *arguments: Any, then: Callable[[WorkerRequest], None]
     ) -> WorkerRequest:
-        """Have the worker's thread call the function, and call `then`, on the client's event loop, at its end.
+        """Let the worker's thread call the function; when it ends, call `then` on the client's event loop.
 
-        The worker must listen, see `service.listen`. Does not wait, nor is the worker's leaving noticed other than by
-        the loss of the connection.
+        The worker must listen: see `service.listen`. This does not wait, and notices a leaving worker only by
+        its lost connection.
         """
         request = WorkerRequest()
 

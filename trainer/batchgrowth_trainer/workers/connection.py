@@ -29,10 +29,11 @@ log = logging.getLogger(__name__)
 
 
 class LoopWatch:
-    """Tells the trainer's liveness probe whether the event loop of the connection to Dask still turns.
+    """Tells the trainer's liveness probe whether the event loop of the connection to Dask still runs.
 
-    Each look asks the loop for a sign of life. It asks only that loop: without it the driver waits forever, and nothing
-    slow runs on it. The driver's own thread may load data, evaluate, or wait for storage for as long as that takes.
+    Each probe asks the loop for a sign of life. It asks only that loop, because without it the driver waits
+    forever, and nothing slow runs on it. The driver's own thread may take any time to load data, evaluate, or wait
+    for storage.
     """
 
     def __init__(self) -> None:
@@ -52,7 +53,7 @@ class LoopWatch:
             self._loop = None
 
     def trouble(self) -> str:
-        """Return what hangs; empty if nothing does. Log it the first time, so that the pod's last lines name it."""
+        """Return a line about a hanging loop; empty if none hangs. Log it once, so that the pod's last lines name it."""
         loop = self._loop
         asked_at = self._asked_at
         now = time.monotonic()
@@ -80,7 +81,7 @@ class SchedulerLost(ClusterError):
 
 
 def connect(address: str, patience: float, stop_requested: Callable[[], bool], report: Callable[[str], None]) -> Client:
-    """Return a client of the scheduler at `address`, once it answers; `report` is called with what is waited for.
+    """Return a client of the scheduler at `address` once it answers; `report` gets a line about the wait.
 
     Raises ClusterError if it does not answer within `patience` seconds or the address is malformed, and Interrupted if
     a stop is requested before.
@@ -116,7 +117,7 @@ def connection(
 
 @contextmanager
 def closed_in_time(client: Client) -> Iterator[Client]:
-    """Yield the client, and close it at the end, which times out soon if the scheduler does not answer."""
+    """Yield the client and close it at the end; closing times out soon if the scheduler does not answer."""
     try:
         yield client
     finally:

@@ -1,9 +1,8 @@
-"""Which workers do not answer though they are registered, and their restarts. A lost one is noticed in membership.py.
+"""Which registered workers do not answer, and their restarts; membership.py notices lost ones.
 
-All workers are asked at once, and those that may only be slow are given time. Under load every answer is late. So a
-worker counts as hung by what the others show: after a few of the round trips that were measured, if most of the others
-have answered; after a minute if most have not; and after five minutes, as in Dask's own worker-ttl, if none has, since
-they alone hold the newest state.
+The driver asks all workers at once, and gives time to workers that may only be slow. Under load every answer is late,
+so the deadline depends on the other workers: a few measured round trips if most have answered, a minute if most have
+not, and five minutes, as in Dask's worker-ttl, if none has, because then only they hold the newest state.
 """
 
 import asyncio
@@ -35,7 +34,7 @@ Save = Callable[[set[str]], None]
 
 
 class Heartbeat:
-    """Asks workers whether they live; `clock` gives seconds."""
+    """Asks workers for a sign of life; `clock` gives seconds."""
 
     def __init__(self, calls: Calls, clock: Callable[[], float] = time.monotonic) -> None:
         self._calls = calls
@@ -47,7 +46,7 @@ class Heartbeat:
         self._longest = 0.0  # round trip, in seconds
 
     def ask(self, addresses: Collection[str]) -> None:
-        """Ask all of these that are registered, and not being asked already; a new round."""
+        """Begin a round: ask those of these workers that are registered and not being asked already."""
         self._asked = self._calls.registered.intersection(addresses)
         for address in set(self._waiting) - self._asked:
             self._waiting.pop(address, None)
@@ -56,7 +55,7 @@ class Heartbeat:
             self._calls.start(self._ask(address))
 
     def silent(self) -> set[str]:
-        """Return those of the last round that have not answered yet, and are still registered."""
+        """Return the workers of the last round that have not answered and are still registered."""
         return self._calls.registered.intersection(self._waiting)
 
     def hung(self, *, stopping: bool = False) -> set[str]:
@@ -92,9 +91,9 @@ class WorkerRestarts:
         self._given_up_at: dict[str, float] = {}  # when a worker without a nanny last did not answer
 
     async def restart(self, address: str) -> None:
-        """Have the worker's nanny restart it; without a nanny, end its process if it is not back in RESTART_SECONDS.
+        """Let the worker's nanny restart it; without a nanny, end its process if it is not back in RESTART_SECONDS.
 
-        Only a worker whose thread is free becomes ready again, so one that was slow keeps its process.
+        A worker becomes ready again only when its thread is free, so a worker that was merely slow keeps its process.
         If the event loop hangs too, this cannot reach the process, and its pod's liveness probe ends it.
         """
         try:

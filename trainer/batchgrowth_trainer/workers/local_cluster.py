@@ -33,7 +33,8 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def existing_left_alone() -> Iterator[None]:
-    """Have collections in the block, or in the decorated function, leave alone what exists at its beginning.
+    """Let garbage collections in the block, or in the decorated function, ignore the objects that exist at its
+    beginning.
 
     A full collection looks at every object, of which a process with torch and Dask has half a million, for up to 0.2 s.
     What is garbage then is freed after the block. Does nothing if the caller has frozen objects, which stay frozen.
@@ -108,9 +109,11 @@ class LocalScaler:
 
 @contextmanager
 def _main_left_alone() -> Iterator[None]:
-    """Keep workers from importing the program's file, which would train again in each of them if it has no guard.
+    """Keep workers from importing the program's file, which without a `__main__` guard would train again in each
+    worker.
 
-    multiprocessing leaves a main module of this name alone; workers need nothing of it, what they use is sent to them.
+    multiprocessing ignores a main module of this name; workers do not need it, because all that they use is sent to
+    them.
     """
     main = sys.modules["__main__"]
     before = main.__spec__

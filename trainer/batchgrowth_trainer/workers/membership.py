@@ -39,7 +39,7 @@ def membership_plugin(topic: str) -> SchedulerPlugin:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A worker's member can join; `prepared` is None if that was lost on its way."""
+    """A worker's member can join; `prepared` is None if the answer was lost on its way."""
 
     address: str
     prepared: Prepared | None
@@ -55,9 +55,9 @@ class Unready:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A member's task of a generation, or what was requested of it, ended, or was lost with its worker.
+    """A member's task or request ended, or was lost with its worker.
 
-    `outcome` is the result of a task that trained; None if it was lost on its way, and for a task of another kind.
+    `outcome` is the result of a task that trained; None if it was lost on its way, and for other tasks.
     """
 
     address: str
@@ -88,7 +88,7 @@ Event = Message | Ready | Unready | Ended
 class Membership:
     """Keeps `calls.registered` in step with the scheduler's list, and reports every change to `report`.
 
-    The list is polled; events only speed up what polling finds. An event reaches only clients that have subscribed by
+    The list is polled, and events only make changes known sooner. An event reaches only clients that have subscribed by
     then, and Dask does not say when that is; the list misses nothing.
     """
 
@@ -123,7 +123,7 @@ class Membership:
             self._calls.start(self.read())
 
     def silence(self) -> float:
-        """Return the seconds since the request that the scheduler has not answered yet; 0 if it has answered all."""
+        """Return the seconds since the oldest unanswered request to the scheduler; 0 if it has answered all."""
         if self._answered_at >= self._asked_at:
             return 0.0
         return time.monotonic() - self._asked_at
@@ -145,14 +145,14 @@ class Membership:
         self._missing = missed & self._calls.registered
 
     def joined(self, address: str) -> None:
-        """Count on this worker: it has registered."""
+        """Add this worker, which has registered."""
         self._missing.discard(address)
         if address not in self._calls.registered:
             self._calls.registered.add(address)
             self._report(Joined(address))
 
     def left(self, address: str) -> None:
-        """Stop counting on this worker: it is gone, or does not answer."""
+        """Remove this worker, which is gone or does not answer."""
         self._missing.discard(address)
         self._calls.registered.discard(address)
         self._report(Left(address))

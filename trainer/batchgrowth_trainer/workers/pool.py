@@ -69,7 +69,7 @@ class WorkerPool:
         self.trouble = ""  # why the last worker could not be prepared, unless the workload is at fault
 
     def open(self) -> None:
-        """Start to watch the workers, and to prepare all that are registered. Raises SchedulerLost, Superseded."""
+        """Begin to watch the workers, and prepare all registered ones. Raises SchedulerLost, Superseded."""
         self._takeover.open()
         self._membership.open(self._topic, self._on_event)
 
@@ -106,10 +106,10 @@ class WorkerPool:
             return
 
     def follow(self, event: Event) -> None:
-        """Follow a worker from one state of its life to the next, if the event is about that.
+        """If the event is about a worker's life, move the worker to its next state.
 
-        Raises the BatchGrowthError of a workload that could not be loaded. A WorkerFault is only raised when it comes
-        again; see `leave_out`.
+        Raises the BatchGrowthError of a workload that could not be loaded. A WorkerFault is raised only when it recurs;
+        see `leave_out`.
         """
         match event:
             case Joined(address):
@@ -188,9 +188,10 @@ class WorkerPool:
         return ended
 
     def leave_out(self, address: str, fault: WorkerFault) -> None:
-        """End the worker's process, so that it is replaced; until it is, others compute what it should have.
+        """End the worker's process, so that it is replaced; until then, others compute its share.
 
-        Raises the fault if another worker had the same at this update, or this one, and there is no other.
+        Raises the fault if another worker had the same one at this update, or if this is the only worker and had it
+        before.
         """
         log.info("%s: worker %s is left out, so that it is restarted: %s", self._where, address, fault)
         ready = self._admission.remove(address)
@@ -201,7 +202,7 @@ class WorkerPool:
         self.calls.notify(service.give_up, str(fault), worker=address)
 
     def admit_held(self, update: int) -> None:
-        """Admit workers that were held back for a fault, now that training stands at `update`."""
+        """Admit workers that were held back for a fault at an update before `update`, the current one."""
         self._update = update
         self._admission.admit_held(update)
 
@@ -237,19 +238,19 @@ class WorkerPool:
         return sorted(self.ready, key=place)
 
     def ask_whether_alive(self, addresses: Collection[str]) -> None:
-        """Ask these workers, and those that are ready, without waiting for their answers; see `hung`."""
+        """Ask these workers and the ready ones for a sign of life, without waiting for their answers; see `hung`."""
         self._heartbeat.ask({*addresses, *self.ready})
 
     def hung(self) -> set[str]:
-        """Return the workers that hang, rather than being slow, each of them only once."""
+        """Return the workers that hang instead of being slow, each only once."""
         return self._heartbeat.hung(stopping=self._stop_requested())
 
     def answering(self, addresses: Collection[str]) -> set[str]:
-        """Return the registered workers among these that have answered when they were last asked."""
+        """Return the registered workers among these that answered when they were last asked."""
         return self.registered.intersection(addresses) - self._heartbeat.silent()
 
     def restart_unresponsive(self, addresses: Collection[str], note: Note, save: Save = lambda _: None) -> None:
-        """Wait until each of these that is registered has answered, or hangs and is restarted, after `save`."""
+        """Wait until each registered worker among these has answered, or hangs and is restarted after `save`."""
         self.ask_whether_alive(addresses)
         while self._heartbeat.silent().intersection(addresses):
             self.check_connected()
@@ -272,9 +273,9 @@ class WorkerPool:
 
 
 class Admission:
-    """Which workers may compute: those that are ready, without suspects and without those whose arithmetic is refused.
+    """Which workers may compute: ready workers that are not suspects and whose arithmetic is not refused.
 
-    `ready` are the workers that may, in the order in which they came; others are held back.
+    `ready` are these workers, in the order in which they came; others are held back.
     """
 
     def __init__(self, arithmetics: Arithmetics) -> None:
@@ -289,7 +290,7 @@ class Admission:
         return address in self.ready or address in self._held
 
     def add(self, address: str, prepared: Prepared) -> None:
-        """Take a worker that is prepared."""
+        """Add a prepared worker."""
         self.arithmetics.compare(address, prepared)
         if self.arithmetics.refusal(address) or self._suspects.is_suspect(prepared.name):
             self._held[address] = prepared
@@ -297,7 +298,7 @@ class Admission:
             self.ready[address] = prepared
 
     def remove(self, address: str) -> Prepared | None:
-        """Forget a worker that is gone, or is about to be, and return it if it was ready."""
+        """Remove a worker that is gone or about to go, and return it if it was ready."""
         self._held.pop(address, None)
         self.arithmetics.left(address)
         return self.ready.pop(address, None)
@@ -307,9 +308,9 @@ class Admission:
         self._suspects.accuse(worker, fault, alone=alone, last=not (was_ready or self.ready))
 
     def admit_held(self, update: int) -> None:
-        """Admit those that were held back, if that update is past their fault or there are no others.
+        """Admit held-back workers if that update is past their fault, or if there are no others.
 
-        Before the first update, a worker that was refused takes the place of the first one, which is gone.
+        Before the first update, a refused worker replaces the first worker if that is gone.
         """
         self._suspects.forget_before(update)
         refused = [address for address in self._held if self.arithmetics.refusal(address)]
@@ -324,7 +325,7 @@ class Admission:
 
 
 class Suspects:
-    """The workers that had a fault of their own, at the update where training stands.
+    """The workers that had a fault at the current update.
 
     The same fault on another worker counts as the job's.
     """
@@ -335,7 +336,7 @@ class Suspects:
         self._faults: Counter[str] = Counter()
 
     def accuse(self, worker: str, fault: WorkerFault, *, alone: bool, last: bool = False) -> None:
-        """Note the fault. Raises it if it came before on another worker, or on this one, which is the only one.
+        """Note the fault. Raises it if another worker had it before, or if this worker had it and is the only one.
 
         If no worker is left that could compute, as `last` says, a worker has MOST_FAULTS tries.
         """
@@ -347,11 +348,11 @@ class Suspects:
         self._faults[worker] += 1
 
     def forget_before(self, update: int) -> None:
-        """Forget the faults at earlier updates: others have computed those."""
+        """Forget faults at earlier updates, which others have computed."""
         if update > self._update:
             self._update = update
             self._seen.clear()
 
     def is_suspect(self, worker: str) -> bool:
-        """Return whether others should compute the present update, or every update, if there are others."""
+        """Return whether others, if any, should compute the current update instead, or every update."""
         return self._faults[worker] >= MOST_FAULTS or any(worker in workers for workers in self._seen.values())

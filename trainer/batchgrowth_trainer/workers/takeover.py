@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class Fence:
-    """One start of a trainer, `start` being its number; any thread may let it fall."""
+    """The fence around one start of a trainer, with its number `start`; any thread may make it fall."""
 
     def __init__(self, start: int = 0) -> None:
         self.start = start
