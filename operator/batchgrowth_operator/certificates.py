@@ -1,9 +1,9 @@
 """The TLS certificates of a job's pods: an authority and a certificate, and their successors before they expire.
 
-They are kept in two Secrets (children/config.py): pods mount the one with the certificate and with every authority that
-they should trust; the key of the authority is in the other. What to do follows from the two and the clock alone. A
-successor of the authority is first only trusted; it signs when the next certificate is due, a day later or more, when
-every pod has reloaded.
+They are kept in two Secrets (children/config.py). Pods mount one of them, with the certificate and every authority that
+they should trust; the other has the authority's key. What to do follows only from the two Secrets and the clock. At
+first, a new authority is only trusted; it signs when the next certificate is due, at least a day later, when every pod
+has reloaded.
 """
 
 import base64
@@ -140,7 +140,7 @@ def _name(text: str) -> x509.Name:
 def renewed(
     job: str, namespace: str, now: datetime, authority: Object | None = None, tls: Object | None = None
 ) -> TlsSecrets | None:
-    """Return what must be written to the Secrets `authority` and `tls`, given their content; None if nothing."""
+    """Return what to write to the Secrets `authority` and `tls`, given their content; None if nothing must change."""
     kept = _pair(authority, CA, CA_KEY)
     mounted = _decoded(tls)
     if kept is None or _ends(kept.certificate, now, AUTHORITY_RENEWED_BEFORE_END):
@@ -159,7 +159,7 @@ def renewed(
 
 
 def _mounted(job: str, namespace: str, now: datetime, signs: Pair, present: Mapping[str, bytes]) -> Mapping[str, str]:
-    """Return the content of the Secret that pods mount: as much as possible of what it has."""
+    """Return the content of the Secret that pods mount, keeping as much as possible of its present content."""
     pair = read_pair(present.get(CERTIFICATE, b""), present.get(KEY, b""))
     signer = signs.certificate
 

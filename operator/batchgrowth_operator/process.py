@@ -74,9 +74,9 @@ def _configure_logs(level: LogLevel, log_format: LogFormat) -> None:
 
 
 async def _watch(settings: Settings, api: Api, metrics: OperatorMetrics) -> None:
-    """Watch until a signal arrives, from an empty store, since the last one may be outdated.
+    """Watch until a signal arrives, beginning with an empty store, because an earlier one may be outdated.
 
-    Raises what kopf cannot recover from: a watched kind was removed, or the API server refuses for long.
+    Raises errors from which kopf cannot recover: a watched kind was removed, or the API server refuses for long.
     """
     store = Store()
     metrics.forget_all()
@@ -143,7 +143,7 @@ async def _watch(settings: Settings, api: Api, metrics: OperatorMetrics) -> None
 
 
 def _start(name: str, work: Coroutine[Any, Any, None], stop: asyncio.Event) -> asyncio.Task[None]:
-    """Run this beside kopf. If it fails, the process ends, to be replaced: it would only seem to work."""
+    """Run this beside kopf. If it fails, end the process, which would only seem to work, so that it is replaced."""
     task = asyncio.create_task(work, name=name)
 
     def end_if_it_failed(task: asyncio.Task[None]) -> None:

@@ -26,7 +26,7 @@ OPEN = Network()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """The part of Settings that a pass depends on: what a spec leaves open, and limits of the installation."""
+    """The part of Settings that a pass depends on: defaults for specs, and limits of the installation."""
 
     image: str
     """Image of jobs without spec.image."""

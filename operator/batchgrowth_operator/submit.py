@@ -45,10 +45,11 @@ class Code:
 
 
 def read_folder(folder: Path, exclude: Sequence[str] = (), manifest: Path | None = None) -> dict[str, bytes]:
-    """Return the files of a folder by their path below it, without what SKIPPED, `exclude` or a leading dot leaves out.
+    """Return the files of a folder by their path below it, without those that SKIPPED, `exclude` or a leading dot
+    excludes.
 
-    Patterns match a file's or folder's name, or its path below `folder`. `manifest` is not code: a job that asks for
-    more workers has the same. Raises SpecError if it cannot be packed.
+    Patterns match a file's or folder's name, or its path below `folder`. `manifest` is not code: a job with more
+    workers has the same code. Raises SpecError if it cannot be packed.
     """
     if not folder.is_dir():
         raise _fault(str(folder), "give a folder with the modules of the workload")
@@ -110,7 +111,7 @@ def _files(root: Path, folder: Path, skipped: Sequence[str]) -> Iterator[Path]:
 
 
 def _check(folder: Path, sizes: Mapping[str, int]) -> None:
-    """Raise SpecError if files of these sizes are no code, or more than a ConfigMap and a job can hold."""
+    """Raise SpecError if there are no files, or more or larger ones than a ConfigMap and a job can hold."""
     odd = next((name for name in sizes if not re.match(FILE_PATH, name) or len(name) > 255), None)
     if odd is not None:
         raise _fault(
@@ -130,7 +131,7 @@ def _check(folder: Path, sizes: Mapping[str, int]) -> None:
 
 
 def _keys(files: Mapping[str, bytes]) -> dict[str, str]:
-    """Return a key of the ConfigMap for each path; a key holds no slash, so two paths may ask for one."""
+    """Return a key of the ConfigMap for each path; a key has no slash, so two paths may map to one key."""
     plain = {path: re.sub(r"[^A-Za-z0-9._-]", "_", path.replace("/", ".")) for path in files}
     asked = list(plain.values())
     return {
@@ -153,7 +154,7 @@ def _fault(given: str, remedy: str) -> SpecError:
 
 
 def manifest_of(job: BatchGrowthJob, code: Code | None) -> Object:
-    """Return the job as its file says it, without defaults, and with the code as its source.
+    """Return the job as in its file, without defaults, and with the code as its source.
 
     Raises SpecError if the file names a source itself.
     """
@@ -173,7 +174,7 @@ def manifest_of(job: BatchGrowthJob, code: Code | None) -> Object:
 
 
 class _Blocks(yaml.SafeDumper):
-    """Writes text of several lines as it is, in a literal block."""
+    """Writes text of several lines as a literal block."""
 
 
 def _as_block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -190,7 +191,7 @@ def as_yaml(*manifests: Object) -> str:
 
 
 def namespace_for(job: BatchGrowthJob, asked: str | None, usual: str) -> str:
-    """Return the namespace of the option, the manifest or else the context. Raises SpecError if two differ."""
+    """Return the namespace of the option, the manifest, or else the context. Raises SpecError if two differ."""
     written = job.metadata.namespace
     if asked is not None and written not in (None, asked):
         raise SpecError([Fault("metadata.namespace", f'"{written}"', f"remove it, or leave out --namespace {asked}")])
@@ -200,8 +201,8 @@ def namespace_for(job: BatchGrowthJob, asked: str | None, usual: str) -> str:
 def submit(api: Api, namespace: str, job: Object, code: Code | None, *, force: bool = False) -> Object:
     """Write the job with its code, and return it as the API server accepted it.
 
-    The job is tried first, so that one that is refused leaves no code behind; then the code is written, so that no pod
-    waits for it; then the job, which becomes its owner. Raises ClusterError if no server answers, else
+    A dry run of the job comes first, so that a refused job leaves no code behind. Then the code is written, so that no
+    pod waits for it, and then the job, which becomes the code's owner. Raises ClusterError if no server answers, else
     BatchGrowthError with the server's reason.
     """
     job = placed(job, namespace)
@@ -228,7 +229,7 @@ def _apply(api: Api, manifest: Object, *, force: bool, dry_run: bool = False) ->
 
 
 def placed(manifest: Object, namespace: str) -> Object:
-    """Return the manifest with that namespace; as it is if there is none."""
+    """Return the manifest with that namespace, or unchanged if there is none."""
     if not namespace:
         return manifest
     return {**manifest, "metadata": manifest["metadata"] | {"namespace": namespace}}

@@ -71,7 +71,7 @@ class Writer:
         return tuple(failures)
 
     def _write_status(self, seen: Observed, writes: Writes) -> Failure | None:
-        """Write the status with the observed resource version, so that a job edited since is refused as a conflict."""
+        """Write the status with the observed resource version, so that it conflicts if the job was edited since."""
         job = {"name": seen.name, "namespace": seen.namespace}
         version = {"uid": seen.uid, "resourceVersion": seen.job["metadata"]["resourceVersion"]}
         manifest: Manifest = {
@@ -117,7 +117,7 @@ class Writer:
         return []
 
     def _delete(self, seen: Observed, writes: Writes, ref: Ref) -> list[Failure]:
-        """Delete a child or the job; a Job only with its last pod, unless the writes say that it must not wait."""
+        """Delete a child or the job; a Job goes after its last pod, unless the writes say that it must not wait."""
         found = seen.job if ref.kind == KIND else seen.children[ref]
         waits = ref.kind == "Job" and ref not in writes.in_background
         propagation = "Foreground" if waits else "Background"
@@ -134,7 +134,7 @@ class Writer:
 
 
 def without_undeclared(status: dict[str, Any], refusal: str) -> dict[str, Any] | None:
-    """Return the status without the fields that the API server's refusal calls undeclared; None if it names none.
+    """Return the status without the fields that the API server refused as undeclared; None if it named none.
 
     The cluster's CRD does not declare them if it is older than the operator.
     """

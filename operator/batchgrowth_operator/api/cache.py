@@ -1,4 +1,4 @@
-"""The newest known state of every job and child, updated by watches and by the responses to writes, in any order.
+"""The newest known state of every job and child, from watches and from responses to writes, which arrive in any order.
 
 A sweep finds what the watches missed.
 """
@@ -131,17 +131,17 @@ class Store:
         return key
 
     def is_progress_echo(self, body: Object) -> bool:
-        """Return whether a job that a watch reports is the echo of a status of this process with new progress alone.
+        """Return whether a watch reports a job only because this process wrote new progress to its status.
 
-        Every write comes back through the watch and wakes the job, since most writes are followed by more to decide. A
-        pass that wrote progress alone (`Writes.is_progress_only`) left nothing to decide, so the writer stores the
-        version that it made here, and the watch's handler, which asks, wakes nobody: that saves every second pass of a
-        job that trains. A version that another process made is no echo, even if its status says the same.
+        Every write comes back through the watch and wakes the job, because most writes leave something to decide. A
+        pass that wrote only progress (`Writes.is_progress_only`) leaves nothing to decide. So the writer stores the new
+        version here, and the watch's handler does not wake the job, which saves every second pass of a training job. A
+        version that another process wrote is no echo, even if its status is the same.
         """
         return body["kind"] == KIND and self._progress_echoes.get(key_of(body)) == version_of(body)
 
     def refresh(self, key: Key, body: Object) -> None:
-        """Store an object just read from the API server under that job, whatever its labels are."""
+        """Store an object that was just read from the API server under that job, regardless of its labels."""
         ref = ref_of(body)
         with self._lock:
             if version_of(body) >= max(self._known(key, ref), self._removed(key, ref)):
@@ -217,7 +217,7 @@ class Store:
         return gone[ref].version if ref in gone else -1
 
     def _bury(self, gone: dict[Ref, Tombstone]) -> None:
-        """Forget what was removed long ago, the oldest first."""
+        """Forget objects that were removed long ago, the oldest first."""
         oldest = time.monotonic() - TOMBSTONE_SECONDS
         while gone and gone[first := next(iter(gone))].removed <= oldest:
             del gone[first]
@@ -319,7 +319,7 @@ class Sweep:
         return missed
 
     def _read(self, key: Key, ref: Ref, known: int) -> None:
-        """Read one object by a list, which the operator is permitted to do for every kind."""
+        """Read one object by a list request, which the operator may make for every kind."""
         for body in self.api.list_of(ref.kind, key.namespace, field_selector=f"metadata.name={ref.name}"):
             self.store.refresh(key, body)
             return

@@ -1,6 +1,6 @@
 """A thin client for the API server: the kinds that the operator reads and writes, its requests, and the server's clock.
 
-Paths come from the table of kinds below and not from discovery, so that an unknown kind is a result and not an error.
+Paths come from the table of kinds below instead of discovery, so that an unknown kind is a result instead of an error.
 """
 
 import copy
@@ -39,7 +39,7 @@ class Kind(NamedTuple):
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
-        """Return the URL path of an object, of all in a namespace, or without a namespace of all in the cluster."""
+        """Return the URL path of one object, of all objects in a namespace, or of all objects in the cluster."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         scope = ("namespaces", namespace) if namespace else ()
         return "/".join(filter(None, (root, *scope, self.plural, name, subresource)))
@@ -112,8 +112,8 @@ class Access:
 class ServerClock:
     """The API server's time of day, from the `Date` of its responses.
 
-    It starts with this machine's time of day and advances with the monotonic clock, so that nothing that happens to
-    this machine's clock afterwards matters. A response corrects it if the two cannot both be right.
+    It starts with this machine's time of day and advances with the monotonic clock, so later changes of this machine's
+    clock do not matter. If a response contradicts it, the response corrects it.
     """
 
     def __init__(self) -> None:
@@ -153,7 +153,7 @@ class Api:
         self._timeout_seconds: float = TIMEOUT_SECONDS
 
     def within(self, seconds: float) -> "Api":
-        """Return this client, with requests that fail if the server does not answer within that time."""
+        """Return this client with a timeout for its requests."""
         bounded = copy.copy(self)
         bounded._timeout_seconds = min(self._timeout_seconds, seconds)
         return bounded
@@ -256,9 +256,8 @@ class Api:
         return self._get_if_any(LEASES, LEASES.path(namespace, name), timeout_seconds=LEASE_TIMEOUT_SECONDS)
 
     def put_lease(self, lease: Object) -> Object:
-        """Write the Lease and return what is stored.
-
-        Without a resource version it is created; with one it is updated, and refused if it has changed since.
+        """Write the Lease and return the stored one. Without a resource version it is created; with one it is updated,
+        unless it has changed since.
         """
         metadata = lease["metadata"]
         if "resourceVersion" not in metadata:
@@ -294,7 +293,7 @@ class Api:
 
 
 def connect(kubeconfig: Path | None, count: Count) -> Api:
-    """Connect to the API server of the kubeconfig, or without one to that of the pod's service account."""
+    """Connect to the kubeconfig's API server, or without a kubeconfig to the pod's, by its service account."""
     configuration = client.Configuration()
     if kubeconfig is not None:
         config.load_kube_config(str(kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call]

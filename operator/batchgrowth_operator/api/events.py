@@ -1,6 +1,6 @@
 """Kubernetes events: correlated by the rules of client-go, and posted by a thread behind all other writes.
 
-The same event again is one object with a count; many similar ones share one; and a job has a budget of event writes.
+A repeated event becomes a count in one object, many similar events share one, and a job has a budget of event writes.
 """
 
 import logging
@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Series:
-    """Occurrences of one event: `name` is that of its object, which exists if it `is_posted`."""
+    """Occurrences of one event: `name` is the name of its object, which exists if it `is_posted`."""
 
     name: str
     first: datetime
@@ -85,7 +85,7 @@ class Correlator:
         self._jobs: dict[Key, _Job] = {}
 
     def observe(self, key: Key, uid: str, event: Event, now: datetime, name: str, times: int = 1) -> Series | None:
-        """Return the series to write, with this event in it; None if the job has written too many events.
+        """Add this event to a series and return the series to write; None if the job has written too many events.
 
         The first event of a reason in the window is always written, whatever the others were. An event that is left
         out counts when its series is written again.
@@ -128,7 +128,7 @@ class Correlator:
 
 @dataclass(slots=True)
 class Occurrence:
-    """An event that waits, and how often it occurred: first when it began to wait, last `at`."""
+    """A waiting event and its number of occurrences, from the moment at which it began to wait until `at`."""
 
     uid: str
     event: Event
@@ -139,7 +139,7 @@ class Occurrence:
 
 @dataclass(slots=True)
 class EventPoster:
-    """Posts events in a thread of its own, behind all other writes: a pass hands them over and does not wait for them.
+    """Posts events in a separate thread, after all other writes: a pass hands events over and does not wait for them.
 
     It posts one event at a time, while this process leads, and pauses longer the slower the API server answers. It
     combines what waits: of one job and reason the newest message stays, with the number of all. Warnings come first.
@@ -162,7 +162,7 @@ class EventPoster:
         self._thread.start()
 
     def stop(self) -> None:
-        """Post what waits without pauses, for at most FLUSH_SECONDS, and end the thread."""
+        """Post the waiting events without pauses, for at most FLUSH_SECONDS, and end the thread."""
         self._ends = time.monotonic() + FLUSH_SECONDS
         self._stopping.set()
         self._arrived.set()
@@ -170,7 +170,7 @@ class EventPoster:
             self._thread.join(FLUSH_SECONDS)
 
     def record(self, seen: Observed, event: Event) -> None:
-        """Hand over an event of a job, which is posted soon."""
+        """Queue an event of a job, to be posted soon."""
         kind = (key_of(seen.job), event.reason)
         now = seen.now
         lane = self._warnings if event.type == "Warning" else self._others

@@ -40,7 +40,7 @@ class NotLeading(OSError):
 
 
 class Leadership:
-    """How long this process may still write: as long as it surely holds the Lease, or for ever without one."""
+    """How long this process may still write: as long as it certainly holds the Lease, or forever without one."""
 
     def __init__(self, *, needs_lease: bool) -> None:
         self._ends = math.inf

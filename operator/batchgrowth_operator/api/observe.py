@@ -62,7 +62,7 @@ class Memory:
 
 @dataclass(slots=True)
 class Observer:
-    """Observes jobs: watched objects in `store`, the rest through `api`; no pods that only have a job's labels."""
+    """Observes jobs: watched objects from `store`, other objects through `api`, and only pods that the job controls."""
 
     api: Api
     store: Store
@@ -111,8 +111,8 @@ class Observer:
     def note_change(self, key: Key, ref: Ref) -> bool:
         """Note a change as it arrives; return whether it may need a pass soon.
 
-        The age of a trainer's report counts from here, since the pass that reads it may come much later. If the report
-        only says that training goes on, that pass can wait.
+        The age of a trainer's report counts from this call, because the pass that reads the report may come much later.
+        If the report only says that training goes on, that pass can wait.
         """
         if ref != _report_ref(key):
             return True
@@ -128,7 +128,7 @@ class Observer:
         return is_new
 
     def remember(self, key: Key, put_backs: Mapping[Ref, PutBack], refused: tuple[Failure, ...] = ()) -> None:
-        """Keep what a pass put back for the next one; what the API server refused to put back does not count."""
+        """Keep for the next pass which fields this pass restored, except those that the API server refused."""
         refs = {failure.ref for failure in refused}
         self._memory(key).put_backs = {ref: known for ref, known in put_backs.items() if ref not in refs}
 
@@ -168,7 +168,7 @@ class Observer:
         return 0.0 if mark is None else now - first_seen[what][1]
 
     def _renewed(self, key: Key, now: datetime, children: Mapping[Ref, Object]) -> TlsSecrets | None:
-        """Return what to write to the Secrets: looked at again only when they were read again or changed."""
+        """Return what to write to the Secrets; it is computed again only after they were read again or changed."""
         found = [children.get(ref) for ref in _secrets(key)]
         memory = self._memory(key)
         versions = (

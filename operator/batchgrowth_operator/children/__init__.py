@@ -1,1 +1,1 @@
-"""From a job to the manifests of its children, whose names depend on the job's name only."""
+"""The manifests of a job's children; the children's names depend only on the job's name."""

@@ -100,7 +100,7 @@ def progress_config_map(s: Situation) -> Manifest:
 
 
 def secrets(s: Situation, content: TlsSecrets) -> list[Manifest]:
-    """Return the Secrets that change, of the authority's key and of the certificates that pods mount."""
+    """Return the Secrets that must change: with the authority's key, and with the certificates that pods mount."""
     pem = {names.authority(s.seen.name): content.authority, names.tls(s.seen.name): content.tls}
     return [
         owned(
@@ -183,7 +183,7 @@ def progress_role_binding(s: Situation) -> Manifest:
 
 
 def network_policy(s: Situation) -> Manifest:
-    """Return the policy that admits the job's own pods, and to the metrics port those that may read it.
+    """Return the policy that admits the job's own pods, and on the metrics port also those that may read metrics.
 
     Unless the installation restricts it, the pods may connect to anything, so that a workload can download its data.
     """

@@ -41,8 +41,8 @@ def digest(value: Any) -> str:
 def is_in_place(found: Object, manifest: Mapping[str, Any]) -> bool:
     """Return whether the child was made from this manifest and has not drifted from it.
 
-    Two reads of one version of an object are the same, so each version is compared once: a report of progress, which
-    changes one child, must not cost the comparison of all.
+    Each version of an object is compared once, so that a progress report, which changes one child, does not cost a
+    comparison of all children.
     """
     if annotations_of(found).get(names.MANIFEST) != manifest["metadata"]["annotations"][names.MANIFEST]:
         return False
@@ -75,7 +75,7 @@ def covers(found: Any, wanted: Any, path: Path = ()) -> bool:
 
 
 def drifted(found: Any, wanted: Any, path: Path = ()) -> Iterator[Path]:
-    """Yield the fields of `wanted` that `found` lacks or has otherwise."""
+    """Yield the fields of `wanted` that `found` lacks or has with another value."""
     if isinstance(wanted, Mapping):
         if found is None or isinstance(found, Mapping):
             for name, value in wanted.items():
@@ -106,14 +106,14 @@ def _drifted_list(found: Any, wanted: list[Any], path: Path) -> Iterator[Path]:
 
 
 def is_smaller(one: str, other: str) -> bool:
-    """Return whether one quantity is smaller than the other; false for text that is none."""
+    """Return whether one quantity is smaller than the other; false for text that is not a quantity."""
     first = _quantity(one)
     second = _quantity(other)
     return first is not None and second is not None and first < second
 
 
 def _quantity(value: Any) -> Fraction | None:
-    """Return the number that a quantity of resources denotes; None if the value is none."""
+    """Return the number that a resource quantity denotes; None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     match = _QUANTITY.fullmatch(str(value))

@@ -32,7 +32,7 @@ MOUNTS = [
 
 
 def image(s: Situation) -> str:
-    """Return spec.image, or without it the image that training began with: an upgrade must not change it midway."""
+    """Return spec.image, or else the image with which training began: an upgrade must not change it midway."""
     if s.spec.image is not None:
         return s.spec.image
     child = s.seen.trainer or s.seen.workers
@@ -51,10 +51,10 @@ def image_inputs(s: Situation) -> dict[str, Any]:
 
 
 def has_other_inputs(found: Object, manifest: Manifest) -> bool:
-    """Return whether a DaskCluster or trainer's Job was made from other inputs, so that only a new one has the current.
+    """Return whether a DaskCluster or trainer's Job was made from outdated inputs and must be recreated.
 
-    Its annotation says so, and its pods, because others may edit the one and webhooks may rewrite the other. Children
-    of other kinds have no inputs: they are changed in place.
+    Both its annotation and its pods must say so, because others may edit the annotation and webhooks may rewrite
+    the pods. Children of other kinds have no inputs and are changed in place.
     """
     wanted: str | None = manifest["metadata"]["annotations"].get(names.INPUTS)
     if wanted is None or annotations_of(found).get(names.INPUTS, wanted) == wanted:
@@ -109,7 +109,8 @@ def pod_spec(
 
 
 def liveness_probe(path: str, port: str) -> dict[str, Any]:
-    """Return a probe that restarts a container that answers no GET for five minutes, as long as Dask waits for workers.
+    """Return a probe that restarts a container after five minutes without an answer, the time that Dask waits for
+    workers.
 
     The first five minutes do not count: on a busy node a container may load torch for minutes before it listens. A
     startup probe would delay a worker's readiness, and make a starting trainer look unreachable.
@@ -192,7 +193,7 @@ def own_parts(spec: JobSpec) -> dict[str, Any]:
 
 
 def with_own_parts(parts: Mapping[str, Any], pod: dict[str, Any]) -> dict[str, Any]:
-    """Return the pod with the spec's own parts laid over it and over its one container."""
+    """Return the pod with the spec's own parts merged over it and over its one container."""
     if not parts:
         return pod
     [container] = pod["containers"]

@@ -92,10 +92,11 @@ class MissingParts(NamedTuple):
 
 
 def missing_parts(seen: Observed, clock: Clock) -> MissingParts | None:
-    """Return what the DaskCluster lacks that only the Dask operator can create again; None if it lacks nothing.
+    """Return the part that the DaskCluster lacks and only the Dask operator can recreate; None if it lacks none.
 
-    A part counts as lost only after a while: in a namespace that is being deleted it goes just before the job, and a
-    Dask operator that is asked for it there retries without end and keeps its finalizer, so the namespace remains.
+    A part counts as lost only after a while. In a namespace that is being deleted, the part goes just before the
+    job; a Dask operator that is asked for it would retry endlessly and keep its finalizer, and the namespace would
+    remain.
     """
     if seen.cluster is None:
         return None

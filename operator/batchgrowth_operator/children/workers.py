@@ -39,7 +39,7 @@ NUDGE_SECONDS = 30
 
 
 def worker_template(s: Situation) -> dict[str, Any]:
-    """Return the pod template of the workers: ours, below the spec's parts for all pods, below the user's template."""
+    """Return the workers' pod template: ours, below the spec's parts for all pods, below the user's template."""
     command = ["dask", "worker", scheduler_address(s), "--protocol", "tls", "--no-nanny", "--nthreads", "1"]
     command += ["--name", "$(POD_NAME)", "--memory-limit", "0", "--local-directory", "/tmp"]  # noqa: S108
     # The preload imports torch before the worker registers.
@@ -81,7 +81,7 @@ def worker_template(s: Situation) -> dict[str, Any]:
 
 
 def worker_deployment(s: Situation, template: dict[str, Any], replicas: int) -> Manifest:
-    """Return the Deployment of so many workers that join the job's scheduler."""
+    """Return the Deployment of that many workers, which join the job's scheduler."""
     nudge = last_nudge(s.seen.workers, s.clock)
     manifest = {
         "apiVersion": "apps/v1",
@@ -101,10 +101,10 @@ def worker_deployment(s: Situation, template: dict[str, Any], replicas: int) -> 
 
 
 def last_nudge(deployment: Object | None, clock: Clock) -> str | None:
-    """Return the time of the latest nudge, past or due; None if no pods are refused or the first is not due yet.
+    """Return the time of the latest nudge, past or due; None if no pods are refused or the first nudge is not due yet.
 
-    The back-off of Kubernetes grows to a quarter of an hour, so it notices late that a quota was raised. A change of
-    the Deployment's annotation makes it retry at once.
+    Kubernetes' back-off grows to a quarter of an hour, so it notices late that a quota was raised. A changed
+    annotation of the Deployment makes it retry at once.
     """
     failure = replica_failure(deployment)
     if failure is None:

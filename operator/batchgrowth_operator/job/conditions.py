@@ -1,4 +1,4 @@
-"""One small rule for each condition: from the situation to the condition's status, reason and message.
+"""One small rule per condition, which derives its status, reason and message from the situation.
 
 What keeps pods from running, such as a pod that is refused, is found in seen/problems.py.
 """
@@ -67,7 +67,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def accepted(s: Situation, w: Workforce) -> Verdict:
-    """Say whether the job is accepted: it has a plan, so it is, unless its pods exceed the limits."""
+    """Say whether the job is accepted: a job with a plan is, unless its pods exceed the limits."""
     if w.refused is not None:
         return Verdict("False", PODS_NOT_ALLOWED, truncated(str(w.refused)))
     remarks = _storage_remark(s)
@@ -82,7 +82,7 @@ def accepted(s: Situation, w: Workforce) -> Verdict:
 
 
 def _storage_remark(s: Situation) -> str:
-    """Return what the spec does not say of the storage, each a sentence after a space; empty if it says everything."""
+    """Return sentences, each after a space, about storage that the spec does not tell; empty if it tells everything."""
     storage = s.storage
     if storage.is_awaited:
         return f" {AWAITED}"
@@ -140,7 +140,7 @@ def training(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
 
 
 def _unreachable(s: Situation, pods: list[Object]) -> Verdict:
-    """Return what happens to a trainer on a lost node: the operator waits for it, or another takes its place."""
+    """Say what happens to a trainer on a lost node: the operator waits for it or replaces it."""
     uid = "" if s.seen.trainer is None else s.seen.trainer["metadata"].get("uid", "")
     own = [pod for pod in pods if s.seen.trainer is not None and is_owned_by(pod, uid)]
     pod = (own or pods)[0]
@@ -167,7 +167,7 @@ def resizing(s: Situation, w: Workforce) -> Verdict:
 
 
 def degraded(s: Situation, w: Workforce) -> Verdict:
-    """Say whether workers of the stage have been missing for a while, or one adds differently than the job."""
+    """Say whether workers of the stage have been missing for a while, or a worker's arithmetic differs."""
     if s.mode is Mode.ACTIVE and s.report is not None and s.report.differing:
         return Verdict("True", "ArithmeticDiffers", truncated(f"{_differing(s, s.report)} {_joined(w)}"))
     limit = max(s.spec.workers.wait_seconds, DEGRADED_AFTER_SECONDS)
@@ -181,7 +181,7 @@ def degraded(s: Situation, w: Workforce) -> Verdict:
 
 
 def _differing(s: Situation, report: Progress) -> str:
-    """Return a sentence about the workers that add differently, and one about what happens to them."""
+    """Return a sentence about the workers whose arithmetic differs, and one about the consequences."""
     nodes = {pod["metadata"]["name"]: (pod.get("spec") or {}).get("nodeName") for pod in s.seen.pods}
     each = []
     for name, why in sorted(report.differing.items()):
@@ -198,7 +198,7 @@ def _joined(w: Workforce) -> str:
 
 
 def stalled(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
-    """Say whether the trainer, which reported before, has stopped; unknown if its report cannot be its own."""
+    """Say whether the trainer has stopped reporting progress; unknown if the report cannot come from this job."""
     if s.misfit and s.mode is Mode.ACTIVE:
         return Verdict("Unknown", "ReportRefused", f"The trainer's report is not used: {s.misfit}."[:1024])
     if s.mode is Mode.ACTIVE and s.report is not None and s.report.seconds_per_update is not None:
@@ -210,7 +210,7 @@ def stalled(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
 
 
 def suspended(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
-    """Say whether the job holds no workers because it is suspended, and what that cost if no storage keeps it."""
+    """Say whether the job holds no workers because it is suspended, and what was lost if checkpoints are not kept."""
     if s.mode is not Mode.SUSPENDED:
         return Verdict("False", "NotSuspended", "The job is not suspended.")
     lost = 0 if s.storage.is_kept else s.update
@@ -246,7 +246,7 @@ RULES: dict[str, Rule] = {
 
 
 def contested(contention: Contention) -> Verdict:
-    """Say whether others change a field of a child again and again."""
+    """Say whether others keep changing a field of a child."""
     fights = contention.fights
     if not fights:
         return Verdict("False", "ChildrenKept", "No field is changed again and again.")

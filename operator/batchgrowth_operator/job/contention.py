@@ -1,6 +1,6 @@
-"""Fights over a child: a field that others change again and again is put back less and less often.
+"""Fights over a child: if others keep changing a field, the operator restores it less and less often.
 
-An autoscaler or a webhook that owns a field as well would otherwise cost one write per pass, without an end.
+An autoscaler or a webhook that also owns a field would otherwise cost one write per pass, endlessly.
 """
 
 import json
@@ -23,19 +23,19 @@ CALM_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """What this pass remembers of the children that others changed lately, and those that it does not put back yet."""
+    """The children that others changed lately, and those that this pass does not restore yet."""
 
     put_backs: Mapping[Ref, PutBack]
     held: frozenset[Ref]
 
     @property
     def fights(self) -> dict[Ref, PutBack]:
-        """Return the children that others change again and again, by kind and name."""
+        """Return the children that others keep changing, by kind and name."""
         return {ref: put_back for ref, put_back in sorted(self.put_backs.items()) if _is_fight(put_back)}
 
 
 def contention(seen: Observed, manifests: Iterable[Manifest], clock: Clock) -> Contention:
-    """Return the fights over the children that these manifests would change; a manifest that is new is never held."""
+    """Return the fights over the children that these manifests would change; a new manifest is never held back."""
     put_backs = {}
     for ref, known in seen.put_backs.items():
         found = seen.children.get(ref)
@@ -70,7 +70,7 @@ def contention(seen: Observed, manifests: Iterable[Manifest], clock: Clock) -> C
 
 
 def _put_back(known: PutBack | None, found: Object, wanted: str, paths: list[Path], clock: Clock) -> PutBack:
-    """Return what to remember of the fields at these paths, which this pass puts back."""
+    """Return what to remember about the fields at these paths, which this pass restores."""
     rounds = dict(known.rounds) if known is not None else {}
     manager = ""
     for path in paths:
@@ -91,12 +91,12 @@ def _is_fight(known: PutBack) -> bool:
 
 
 def _wait_seconds(known: PutBack) -> float:
-    """Return how long a field that is fought over is left to the others."""
+    """Return how long the operator leaves a contested field to the others."""
     return backoff_seconds(max(known.rounds.values()) - FREE_ROUNDS + 1, LONGEST_WAIT_SECONDS)
 
 
 def _calm_seconds(known: PutBack) -> float:
-    """Return how long the others must leave the child alone until it is forgotten."""
+    """Return how long the others must leave the child alone until the fight is forgotten."""
     if not _is_fight(known):
         return CALM_SECONDS
     return max(CALM_SECONDS, 2 * _wait_seconds(known))

@@ -1,4 +1,4 @@
-"""What people are told about a job: its Kubernetes events, and the lines of the log for someone on call."""
+"""What a job tells people: its Kubernetes events, and log lines for someone on call."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -93,7 +93,7 @@ def events_between(previous: JobStatus, new: JobStatus, quantity: str = "") -> t
 
 
 def _sentence(before: Condition | None, now: Condition, previous: JobStatus, new: JobStatus) -> str:
-    """Return the change as a sentence, if the condition's message, which describes the new state, does not say it."""
+    """Return a sentence about the change, if the condition's message, which tells the new state, does not say it."""
     ready = new.workers.ready if new.workers else 0
     if now.reason == "UpdatesCommitted" and not ready:
         return "Training resumes when its workers have joined."
@@ -112,15 +112,15 @@ def measured_value(value: float) -> str:
 
 
 def status_refused(failure: Failure) -> Event:
-    """Return the event about a status that was refused, which no condition can tell."""
+    """Return the event about a refused status, which no condition can report."""
     text = f"The API server refuses the job's status: {failure.message}"
     return Event("Warning", STATUS_REFUSED, truncated(redacted(text)))
 
 
 def heading(seen: Observed, status: Mapping[str, Any] | None = None) -> str:
-    """Return how each line about a job begins: with its namespace and name, and once it trains with its update.
+    """Return the beginning of a log line about a job: its namespace and name, and once it trains its update.
 
-    `status` is the one that was just written; without it the stored one counts.
+    The update is from `status`, which was just written, or else from the stored status.
     """
     known = status or seen.job.get("status") or {}
     update = (known.get("trainerStatus") or {}).get("update")
@@ -137,7 +137,7 @@ def taken_up(stored: JobStatus) -> str:
 
 
 def changes(before: JobStatus, new: JobStatus) -> Iterator[str]:
-    """Return a line for each thing that a status tells and the one before did not; progress alone is none."""
+    """Return a line for each thing that is new in the status, except mere progress."""
     for stage in new.history:
         if stage.index not in {known.index for known in before.history}:
             yield f"stage {stage.index} began with batch size {stage.batch_size}"
@@ -168,7 +168,7 @@ def changes(before: JobStatus, new: JobStatus) -> Iterator[str]:
 
 
 def applied(seen: Observed, manifest: Manifest) -> str:
-    """Return the line about a child that was created or changed: what changed, but for a Secret's values."""
+    """Return the line about a child that was created or changed. It says what changed, without a Secret's values."""
     ref = ref_of(manifest)
     name = f"{ref.kind}/{ref.name}"
     found = seen.children.get(ref, seen.parts.get(ref))
@@ -189,7 +189,7 @@ def applied(seen: Observed, manifest: Manifest) -> str:
 
 
 def deleted(ref: Ref, recreated: str | None) -> str:
-    """Return the line about an object that was deleted; `recreated` is why a later pass makes it again, if one does."""
+    """Return the line about a deleted object; `recreated` is the reason why a later pass recreates it, if one does."""
     if ref.kind == KIND:
         return "deleted the job, whose time to live after its end is over"
     name = f"{ref.kind}/{ref.name}"

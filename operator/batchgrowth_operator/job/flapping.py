@@ -1,7 +1,7 @@
-"""Conditions that turn bad again and again stay bad until they have been good for a while.
+"""Conditions that keep turning bad stay bad until they have been good for a while.
 
-A pod that crashes, runs out of memory or loses its readiness again and again would otherwise cost status writes without
-an end. The first turns are shown at once. What is remembered is a part of the status, so it survives the operator.
+Otherwise, a pod that keeps crashing or losing its readiness would cost endless status writes. The first turns are shown
+at once. The memory of turns is part of the status, so it survives the operator.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ GOOD = {"ClusterReady": "True", "Training": "True", "Resizing": "False", "Degrad
 
 @dataclass(frozen=True, slots=True)
 class Steadied:
-    """What the status shows of the conditions and of the workers' readiness, and what it remembers of turns."""
+    """The conditions and the workers' readiness as the status shows them, and its memory of turns."""
 
     verdicts: Mapping[str, Verdict]
     ready: int
@@ -37,14 +37,14 @@ class Steadied:
 
 @dataclass(frozen=True, slots=True)
 class ShownCondition:
-    """One condition as shown, and what is remembered of its turns; None if it has not turned lately."""
+    """One condition as shown, and the memory of its turns; None if it has not turned lately."""
 
     verdict: Verdict
     turns: FlappingCondition | None
 
 
 def steadied(s: Situation, w: Workforce, verdicts: Mapping[str, Verdict]) -> Steadied:
-    """Return the verdicts, with those that flap kept bad; nothing is held of a job that is suspended or over."""
+    """Return the verdicts, with flapping ones kept bad; a suspended or finished job has no flapping ones."""
     if s.mode is not Mode.ACTIVE:
         return Steadied(verdicts, w.ready, None)
 
@@ -110,9 +110,9 @@ def _held(s: Situation, stored: ShownCondition, turns: FlappingCondition, verdic
 
 
 def _is_turn(s: Situation, w: Workforce, before: Condition, verdict: Verdict) -> bool:
-    """Return whether a condition turned bad, or bad in another way, though the same workers are requested as before.
+    """Return whether a condition turned bad, or bad for another reason, while the requested workers stayed the same.
 
-    Other messages while workers come or go as requested are progress, and so are those before the first update.
+    Changes while workers come or go as requested, or before the first update, are progress.
     """
     known = s.previous.workers
     if s.previous.observed_generation != s.seen.generation or known is None or w.ready > w.requested:
@@ -125,7 +125,7 @@ def _is_turn(s: Situation, w: Workforce, before: Condition, verdict: Verdict) ->
 
 
 def _again(verdict: Verdict, turns: FlappingCondition) -> Verdict:
-    """Return the verdict, and if it is held with the time since when it came again and again."""
+    """Return the verdict; if it is held, its message says since when it flaps."""
     if turns.turns < MOST_TURNS:
         return verdict
     since = timestamp(datetime.fromisoformat(turns.first_time))

@@ -1,6 +1,6 @@
 """What one pass writes, decided from what it observed. Pure and idempotent; loop/one_pass.py reads and writes.
 
-Level-triggered: nothing here asks what changed. Once the writes of a pass are carried out, the next has none.
+Level-triggered: nothing here asks what changed. After a pass has carried out its writes, the next pass has none.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ class Writes:
     """What one pass writes, in this order: status, apply, delete, events, deletion of the job.
 
     The status comes first because it records what was decided: if the operator dies after it, the next pass writes the
-    rest. Children are applied before others are deleted, since a refused one may be what a recreated child needs.
+    rest. Children are applied before others are deleted, because a recreated child may need one that is refused.
     """
 
     status: Manifest | None = None
@@ -153,7 +153,7 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
 
 
 def _rejected(seen: Observed, error: BatchGrowthError) -> Writes:
-    """Return the status of a job that is refused, and no other write: what exists stays as it is."""
+    """Return only the status of a refused job; its existing objects stay as they are."""
     previous = stored_status(seen)
     status = rejected_status(seen, error)
     return Writes(
@@ -206,11 +206,12 @@ def _is_trainer_wanted(s: Situation, cluster: Manifest | None) -> bool:
 
 
 def _waits_too_long(s: Situation) -> bool:
-    """Return whether the trainer's Job waits for so long to make its next pod that a new Job is quicker.
+    """Return whether the trainer's Job waits so long before its next pod that a new Job is quicker.
 
     A new Job starts at once. Kubernetes waits before it makes a Job's next pod: 10 s, then twice as long each time, up
     to ten minutes, also for pods that were evicted and with months between them. A trainer that never reported is left
-    to Kubernetes. The Job's pods go with it, so not while they count retries, or the API server refuses new ones.
+    to Kubernetes. The Job's pods are deleted with it, so it must stay while they count retries, or while the API server
+    refuses new pods.
     """
     job = s.seen.trainer
     if s.mode is not Mode.ACTIVE or s.previous.trainer_status is None or job is None or not is_between_pods(s.seen):

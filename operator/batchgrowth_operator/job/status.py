@@ -102,7 +102,7 @@ def next_status(s: Situation, w: Workforce, contention: Contention) -> JobStatus
 
 
 def rejected_status(seen: Observed, error: BatchGrowthError) -> JobStatus:
-    """Return the status of a job whose spec is refused: the previous one with the refusal, and no other change."""
+    """Return the status of a job whose spec is refused: the previous status plus the refusal."""
     previous = stored_status(seen)
     if isinstance(error, PodLimitError):
         reason = PODS_NOT_ALLOWED
@@ -126,7 +126,7 @@ def rejected_status(seen: Observed, error: BatchGrowthError) -> JobStatus:
 
 
 def throttled(new: JobStatus, previous: JobStatus, clock: Clock, seconds: float) -> JobStatus:
-    """Return the status to write now: the previous one while new progress alone waits for its next write.
+    """Return the status to write now: the previous one as long as only new progress waits for its next write.
 
     A trainer reports every second, and a cluster may run a thousand trainers. `ProgressRate.seconds_apart` holds back
     the passes that reports ask for; `seconds` holds back the progress that a pass with another cause would write.
@@ -140,9 +140,9 @@ def throttled(new: JobStatus, previous: JobStatus, clock: Clock, seconds: float)
 
 
 def is_progress_only(new: JobStatus, previous: JobStatus) -> bool:
-    """Return whether the new status differs from the previous one in its progress, and in nothing else.
+    """Return whether the new status differs from the previous one only in its progress.
 
-    The first progress of a job is more than that: with it a training began.
+    A job's first progress is more than that, because it tells that training began.
     """
     if new == previous or previous.trainer_status is None:
         return False
@@ -233,7 +233,7 @@ def _decimal(value: float | None) -> str | None:
 
 
 def next_history(s: Situation, w: Workforce) -> tuple[StageRecord, ...]:
-    """Return the stages that have begun; one that began and ended between two passes is recorded by the second."""
+    """Return the stages that have begun; if a stage began and ended between two passes, the second pass records it."""
     records = list(s.previous.history)
     last = records[-1] if records else None
     if w.resize_seconds is not None and last and last.resize_seconds is None and _needs_more_workers(s, last.index):
@@ -256,10 +256,10 @@ def next_history(s: Situation, w: Workforce) -> tuple[StageRecord, ...]:
 
 
 def _first_unrecorded(s: Situation) -> int:
-    """Return the index of the first stage to record: its record is missing, or of a stage that was decided otherwise.
+    """Return the index of the first stage whose record is missing or belongs to another decision.
 
-    A trainer that fell back to an earlier stage begins that stage again; one that ended early before an update of the
-    current stage does not.
+    A trainer that fell back to an earlier stage begins that stage again; a trainer that ended early, before an
+    update of the current stage, does not.
     """
     current = s.stage.index
     run = current_run(s.previous.history)
@@ -297,6 +297,6 @@ def _record(s: Situation, w: Workforce, index: int) -> StageRecord:
 
 
 def _needs_more_workers(s: Situation, index: int) -> bool:
-    """Return whether the stage needs more workers than the one before; False if the plan has no such stage any more."""
+    """Return whether the stage needs more workers than the one before; False if the plan no longer has the stage."""
     stages = s.plan.stages
     return 0 < index < len(stages) and stages[index].workers > stages[index - 1].workers

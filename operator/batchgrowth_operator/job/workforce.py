@@ -1,8 +1,8 @@
-"""How many workers to request, as replicas of their Deployment: those of the current stage, soon those of the next.
+"""How many workers to request, as replicas of their Deployment: for the current stage, and soon for the next.
 
-Workers take time to start, so they are requested a lead time before the milestone at which their stage begins. They are
-kept if a later stage needs them again soon, so that an unsteady pace does not make pods come and go; if later stages
-are only forecast, for some start-up times after the last request.
+Workers take time to start, so they are requested a lead time before the milestone at which their stage begins. Workers
+are kept if a later stage needs them again soon, so that an unsteady pace does not make pods come and go. If later
+stages are only forecast, workers are kept for some start-up times after the last request.
 """
 
 import math
@@ -107,8 +107,8 @@ def workforce(s: Situation) -> Workforce:
 def _upcoming(s: Situation) -> list[lead_time.Upcoming]:
     """Return the later stages with the seconds until each begins at the current pace; none if the pace is unknown.
 
-    They include the stage that is forecast. The time since the last report counts up to the length of one update or
-    one report: a trainer that stands still comes no nearer to its milestone.
+    They include the stage that is forecast. Of the time since the last report, at most one update or one report
+    interval counts, because a trainer that stands still comes no nearer to its milestone.
     """
     if s.report is None or s.report.seconds_per_update is None:
         return []
@@ -124,9 +124,8 @@ def _upcoming(s: Situation) -> list[lead_time.Upcoming]:
 def _resize_seconds(s: Situation, previous: WorkersStatus, ready: int) -> float | None:
     """Return the seconds from the request until all workers were ready, if the job was scaling up and they are now.
 
-    If workers were lost after the request, the time counts from their loss, provided that a pod became ready since:
-    workers that only reconnected to a restarted trainer say nothing about a worker's start-up time. Nor do workers that
-    are lost again and again.
+    If workers were lost after the request, the time counts from their loss, if a pod has become ready since. Workers
+    that only reconnected to a restarted trainer, or that are lost repeatedly, say nothing about start-up times.
     """
     resizing = condition(s.previous, "Resizing")
     if resizing is None or (resizing.status, resizing.reason) != ("True", "ScalingUp") or ready < previous.requested:

@@ -1,6 +1,6 @@
-"""kopf, patched: without an unused client library, with a shutdown that ends, and with a fast startup.
+"""Patches of kopf: without an unused client library, with a shutdown that ends, and with a fast startup.
 
-Each patch says beside it what it mends; docs/decisions/0011-kopf-mended.md has the whole. The last lines put them in.
+Each patch says which fault it fixes; docs/decisions/0011-kopf-mended.md lists all. The last lines apply them.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ def new_watches() -> Watches:
 
 
 class _Indexed(ToggleSet):  # type: ignore[misc]  # kopf's own type is unknown to mypy
-    """The objects and kinds that are not indexed yet, for none of which another waits.
+    """The objects and kinds that are not indexed yet; unlike in kopf, no object waits for them.
 
     While kopf starts, every object waits in a task of its own until all are indexed, and each indexed object wakes all
     waiting ones: that takes four minutes for 7,000 objects, and 90 MiB. So no object waits, and none is woken; the
@@ -85,7 +85,7 @@ class _Indexed(ToggleSet):  # type: ignore[misc]  # kopf's own type is unknown t
         self._toggles.discard(toggle)
 
     async def wait_for(self, state: bool) -> None:
-        """In place of the wait of an object for all others."""
+        """Return at once, where kopf would wait for all other objects."""
 
 
 async def _discover(*, raw_event: Any, stream_pressure: asyncio.Event | None = None, **rest: Any) -> None:
@@ -140,7 +140,7 @@ async def _watch(**given: Any) -> AsyncIterator[Any]:
 
 
 async def _observe(**given: Any) -> None:
-    """Watch namespaces or kinds, and end by a cancellation rather than by a refusal that comes with it.
+    """Watch namespaces or kinds; if a refusal and a cancellation coincide, end by the cancellation.
 
     If the API server refuses kopf that watch, kopf goes on without. If the operator shuts down at that moment, because
     another watch was refused too, kopf would lose the cancellation, go on, and the shutdown would wait forever.

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Reconciler:
-    """Makes passes of the jobs with this `operator_class`; jobs of another class are left to their operator."""
+    """Makes passes of jobs with this `operator_class`, and ignores jobs of other classes."""
 
     observer: Observer
     writer: Writer
@@ -95,7 +95,7 @@ class Reconciler:
         return PassResult(requeue_after_seconds=requeue)
 
     def _leave(self, key: Key, why: str) -> None:
-        """Forget a job that is not this operator's any more."""
+        """Forget a job that this operator no longer serves."""
         if key in self._known:
             self._known.discard(key)
             log.info("%s/%s: %s", *key, why)

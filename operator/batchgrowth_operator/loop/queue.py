@@ -67,14 +67,14 @@ class Passes:
     """The queues of all jobs. A job has one pass at a time, and events during a pass cause one more."""
 
     def __init__(self, make_pass: Pass, *, waits: bool = False) -> None:
-        """With `waits` no pass runs before `begin`, and no job is remembered that is woken before."""
+        """With `waits`, no pass runs before `begin`, and jobs that are woken before are not remembered."""
         self._make_pass = make_pass
         self._has_begun = not waits
         self._queues: dict[Key, JobQueue] = {}
         self._slots = Slots(MOST_CONCURRENT, MOST_PATIENT)
 
     def begin(self, keys: Iterable[Key]) -> None:
-        """Start the passes, with one of each of these jobs, which are all that exist."""
+        """Start the passes, with one pass of each of these jobs, which are all existing jobs."""
         self._has_begun = True
         for key in keys:
             self.wake(key)
@@ -172,7 +172,7 @@ class Slots:
             self._admit()
 
     def hurry(self, key: Key) -> None:
-        """Make the job's pass urgent if it waits as a patient one."""
+        """Make the job's pass urgent if it waits as a patient pass."""
         if key in self._patient:
             self._urgent[key] = self._patient.pop(key)
             self._admit()
@@ -210,7 +210,7 @@ class ProgressRate:
         return len(self._training) / MOST_PROGRESS_WRITES
 
     def defaults_for(self, key: Key, *, trains: bool) -> Defaults:
-        """Count the job if it has a cluster now, and return what its next pass depends on."""
+        """Count the job if it has a cluster, and return the defaults for its next pass."""
         if trains:
             self._training.add(key)
         else:

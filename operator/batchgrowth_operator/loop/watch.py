@@ -104,7 +104,7 @@ def _watch(
 
 
 def _strip(body: Mapping[str, Any]) -> None:
-    """Remove all but the object's identity, since kopf keeps an object in memory as long as its task."""
+    """Remove everything but the object's identity, because kopf keeps an object in memory as long as its task."""
     for field in body["metadata"].keys() - IDENTITY:
         del body["metadata"][field]
     for field in HEAVY & body.keys():

@@ -22,9 +22,9 @@ class Clock:
     """Seconds until the first of the answers changes, when the next pass is due; None if time alone changes none."""
 
     def passed(self, since: str | None, seconds: float) -> bool:
-        """Return whether so many seconds have passed since the timestamp, and note when they will have.
+        """Return whether this many seconds have passed since the timestamp, and note when they will have.
 
-        Without a timestamp, or with one in the future (clocks differ), none have passed.
+        Without a timestamp, or with one in the future (clocks differ), no time has passed.
         """
         return self.reached(seconds_since(since, self.now), seconds)
 
@@ -34,9 +34,9 @@ class Clock:
         return age_seconds >= seconds
 
     def within(self, since: datetime, seconds: float) -> bool:
-        """Return whether the time lies less than so many seconds back, and note when it will not.
+        """Return whether the time is less than this many seconds ago, and note when it will not be.
 
-        A time in the future does not: after a clock was set back, the operator forgets.
+        For a time in the future the answer is no: after a clock was set back, the operator forgets.
         """
         age_seconds = (self.now - since).total_seconds()
         if not 0 <= age_seconds < seconds:
@@ -45,7 +45,7 @@ class Clock:
         return True
 
     def wake_in(self, seconds: float) -> None:
-        """Note that time may change what is decided after so many seconds; what lies in the past is ignored."""
+        """Note that a decision may change after this many seconds; ignore times in the past."""
         if seconds > 0 and (self.requeue_after_seconds is None or seconds < self.requeue_after_seconds):
             self.requeue_after_seconds = seconds
 
@@ -75,5 +75,5 @@ def seconds_until(text: str | None, now: datetime) -> float:
 
 
 def backoff_seconds(failures: int, longest: float = LONGEST_BACKOFF_SECONDS) -> float:
-    """Return the wait after so many failures in a row, at least one: exponential, up to `longest` seconds."""
+    """Return the wait after this many failures in a row (at least one): exponential, up to `longest` seconds."""
     return min(FIRST_BACKOFF_SECONDS * 2.0 ** min(failures - 1, MOST_DOUBLINGS), longest)

@@ -38,9 +38,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSecrets:
-    """What to write to the Secret of the authority and to the one that pods mount: PEM texts by key.
-
-    Empty for a Secret that stays as it is.
+    """What to write to the authority's Secret and to the Secret that pods mount: PEM texts by key, empty for a Secret
+    that stays unchanged.
     """
 
     authority: Mapping[str, str] = field(default_factory=dict)
@@ -49,7 +48,7 @@ class TlsSecrets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutBack:
-    """The last time that the operator put fields of a child back which others had changed."""
+    """The last time at which the operator restored fields of a child that others had changed."""
 
     uid: str
     """The child's."""

@@ -1,7 +1,7 @@
-"""How the trainer runs or ended, from its Job and pods, those on nodes that do not answer included.
+"""How the trainer runs or ended, from its Job and its pods, including pods on nodes that do not answer.
 
 Kubernetes marks a running pod of a lost node as not ready, deletes it minutes later, and keeps the object until the
-node is back or gone; until then its Job makes no other. Only pods are read, since nodes are no object of a namespace.
+node is back or gone; until then its Job makes no other pod. Only pods are read, because nodes are not namespaced.
 """
 
 import re
@@ -54,7 +54,7 @@ def unreachable_pods(seen: Observed, clock: Clock) -> list[Object]:
 
 
 def is_replaceable(pod: Object, kept: bool) -> bool:
-    """Return whether another trainer may take an unreachable one's place without losing the training.
+    """Return whether a new trainer may replace an unreachable one without losing the training.
 
     Either the checkpoints are `kept` outside the pod, or Kubernetes has deleted the pod, which then ends even if its
     node comes back.
@@ -63,7 +63,7 @@ def is_replaceable(pod: Object, kept: bool) -> bool:
 
 
 def is_given_up(pod: Object, kept: bool, clock: Clock) -> bool:
-    """Return whether the node of a trainer's pod has not answered for GIVEN_UP_AFTER_SECONDS."""
+    """Return whether the node of the trainer's pod has been silent for GIVEN_UP_AFTER_SECONDS."""
     return (
         _is_unreachable(pod, clock)
         and is_replaceable(pod, kept)
@@ -133,7 +133,7 @@ def is_between_pods(seen: Observed) -> bool:
 
 
 def restarts_of(seen: Observed) -> int:
-    """Return the failures of the trainer that count, those before its Job was made again included."""
+    """Return the number of the trainer's failures that count, including those before its Job was recreated."""
     if seen.trainer is None:
         return 0
     return restarts_before(seen.trainer) + int((seen.trainer.get("status") or {}).get("failed", 0))
@@ -184,7 +184,7 @@ def last_exit(seen: Observed) -> str:
 
 
 def truncated(text: str) -> str:
-    """Return the end of the text, which names an error's cause, cut to the length of a condition's message."""
+    """Return the end of the text, which names an error's cause, at most as long as a condition's message."""
     if len(text) <= LONGEST_MESSAGE:
         return text
     return "…" + text[1 - LONGEST_MESSAGE :]
@@ -193,7 +193,8 @@ def truncated(text: str) -> str:
 def _last_termination(seen: Observed) -> tuple[int | None, str]:
     """Return exit code and message of the trainer container that failed last; None and "" if no such pod is left.
 
-    The message is the container's last output; after a kill, which no output explains, it ends with the likely killer.
+    The message is the container's last output; after a kill, which output does not explain, it ends with the likely
+    cause.
     """
     endings: list[dict[str, Any]] = []
     for pod in seen.pods_of(TRAINER):

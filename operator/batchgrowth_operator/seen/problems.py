@@ -1,4 +1,4 @@
-"""Why a job's pods do not come up: the first problem that scheduler, nodes and API server report, if any.
+"""Why a job's pods do not start: the first problem that the scheduler, the nodes or the API server reports.
 
 job/conditions.py makes the condition of it.
 """
@@ -143,9 +143,9 @@ def _role_problems(seen: Observed, role: str, clock: Clock) -> Iterator[Problem]
 
 
 def unexplained(seen: Observed, clock: Clock) -> tuple[Object, ...]:
-    """Return at most MOST_EVENT_READS pending pods, claims, and Jobs without a pod, which only their events explain.
+    """Return at most MOST_EVENT_READS pending pods, claims, and Jobs without a pod that only their events can explain.
 
-    Events are not watched, so they are read now and then: by the observer before a pass, and the pass says when next.
+    Events are not watched: the observer reads them before a pass, and the pass says when to read them next.
     """
     silent: list[Object] = []
     job = seen.trainer
@@ -189,20 +189,20 @@ def _is_silent(pod: Object) -> bool:
 
 
 def _may_lack_pull_secret(pod: Object) -> bool:
-    """Return whether the image pull fails, which a pull secret that is missing may cause."""
+    """Return whether the image pull fails, perhaps because a pull secret is missing."""
     problem = next(pod_problems(pod), None)
     return problem is not None and problem.reason == "ImagePullFailed"
 
 
 def _pending_since(body: Object) -> str | None:
-    """Return when the object was created, or a Job last started: while it is suspended, it needs no pod."""
+    """Return when the object was created, or when a Job last started, because a suspended Job needs no pod."""
     started = (body.get("status") or {}).get("startTime") if body["kind"] == "Job" else None
     created: str | None = started or body["metadata"].get("creationTimestamp")
     return created
 
 
 def pod_problems(pod: Object) -> Iterator[Problem]:
-    """Yield the problems in the pod's own status, in messages that stay the same while the problem does."""
+    """Yield the problems in the pod's own status; the messages stay the same as long as the problem does."""
     name = pod["metadata"]["name"]
     for condition in status_list(pod, "conditions"):
         if condition.get("type") == "PodScheduled" and condition.get("reason") == "Unschedulable":
@@ -257,7 +257,7 @@ def _refused_pod(text: str) -> Problem:
 
 
 def _crash(container: Object, *, waits: bool) -> str | None:
-    """Return how a container ended that keeps crashing; None if it does not.
+    """Return how a crashing container ended; None if it does not keep crashing.
 
     The text is the same in all three states of a crash loop: waiting, running and terminated.
     """
@@ -272,7 +272,7 @@ def _crash(container: Object, *, waits: bool) -> str | None:
 
 
 def _problem(reason: str, pod: str, text: str) -> Problem:
-    """Return the problem with its remedy, which may show that the cause is another one."""
+    """Return the problem with its remedy; a known cause may replace the reason."""
     message = f"{pod}: {text}" if pod else text
     missing = _MISSING.search(text)
     secret = _PULL_SECRET.search(text)

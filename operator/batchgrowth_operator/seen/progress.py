@@ -1,7 +1,7 @@
-"""How far a job has come: its plan as decided so far, and its position in that plan.
+"""A job's progress: its plan as decided so far, and its position in that plan.
 
-Both follow from the trainer's report, or without a usable one from the stored status. The report comes from a pod that
-runs a user's code, so one that does not fit the spec counts as no report.
+Both follow from the trainer's report, or from the stored status if there is no usable report. The report comes from a
+pod that runs a user's code, so a report that does not fit the spec is ignored.
 """
 
 import json
@@ -28,7 +28,7 @@ SHA256 = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingState:
-    """How far the training of a job has come."""
+    """The progress of a job's training."""
 
     plan: Plan
     """The plan that follows from the decisions."""
@@ -46,7 +46,7 @@ class TrainingState:
 
 
 def training_state(text: str, seen: Observed, previous: JobStatus) -> TrainingState:
-    """Return how far the training of the job with that text has come.
+    """Return the progress of the job with that text.
 
     Raises SpecError if its spec is refused, PlanError if it has no plan.
     """
@@ -126,7 +126,7 @@ def current_run(history: Iterable[StageRecord]) -> tuple[StageRecord, ...]:
 def _reported(text: str, seen: Observed) -> tuple[Progress, Plan] | None:
     """Return the trainer's report and the plan that follows from its decisions; None before the first report.
 
-    Raises ValueError, naming the field, if the report is not one that a training of this job can make.
+    Raises ValueError, naming the field, if this job cannot have made the report.
     """
     report = newest_report(seen)
     if report is None:
@@ -183,7 +183,7 @@ def _remembered(text: str, history: Iterable[StageRecord]) -> tuple[Plan, tuple[
 
 @lru_cache(maxsize=2048)
 def _decided(text: str, decisions: tuple[BatchDecision, ...]) -> Plan | None:
-    """Return the plan that follows from these decisions; None if no training of this spec can take them."""
+    """Return the plan that follows from these decisions; None if this spec does not allow them."""
     if not decisions:
         return undecided(text)
     spec = spec_of(text)

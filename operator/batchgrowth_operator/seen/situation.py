@@ -1,4 +1,4 @@
-"""From the observed state to its meaning: the spec and its plan, the position, and whether the job is over."""
+"""Interprets the observed state: the spec and its plan, the position, and whether the job is over."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -43,7 +43,7 @@ class ClusterPolicy(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """A job whose spec has a plan. What follows from it is computed once, at its first use."""
+    """A job whose spec has a plan. Facts that follow from it are computed once, when first used."""
 
     seen: Observed
     defaults: Defaults
@@ -105,7 +105,7 @@ class Situation:
 
     @cached_property
     def cluster_policy(self) -> ClusterPolicy:
-        """Return the cluster's policy: it is never deleted while a trainer may be writing its last checkpoint."""
+        """Return what happens to the cluster: it is never deleted while a trainer may write its last checkpoint."""
         if self.mode is Mode.ACTIVE:
             return ClusterPolicy.APPLY
         if self.is_trainer_running:
@@ -179,7 +179,7 @@ def situate(seen: Observed, defaults: Defaults, clock: Clock) -> Situation:
 def job_outcome(
     seen: Observed, spec: JobSpec, plan: Plan, previous: JobStatus, retries: RetriesStatus, clock: Clock
 ) -> Outcome | None:
-    """Return how the job ended; None if it goes on. The order of the cases is the policy."""
+    """Return how the job ended; None if it goes on. The order of the cases is deliberate."""
     # What the status says stands for ever, whatever becomes of the trainer: a job that is over never begins again.
     succeeded = condition(previous, "Succeeded")
     if succeeded is not None and succeeded.status != "Unknown":
@@ -208,11 +208,10 @@ def job_outcome(
 
 
 def next_retries(seen: Observed, known: RetriesStatus | None, update: int) -> RetriesStatus:
-    """Return what retries are counted from, now that `update` updates are done; to repeat an update is no progress.
+    """Return the point from which retries count, after `update` updates; a repeated update is not progress.
 
     A training that ended with exit code 75 may be retried any number of times if it gets further, else
-    MOST_FRUITLESS_RETRIES times. The ended pods are the count, so it survives the operator, and no clock is compared
-    with another.
+    MOST_FRUITLESS_RETRIES times. The number of ended pods is the count, so it survives the operator and needs no clock.
     """
     previous = known or RetriesStatus()
     ended = num_retries(seen)

@@ -64,7 +64,7 @@ def storage_of(spec: JobSpec, seen: Observed, defaults: Defaults, clock: Clock) 
 
 
 def store_of(container: Object) -> list[str | None]:
-    """Return the object store that this container of a trainer uses, and the Secret for it; empty if there is none."""
+    """Return the object store that this trainer container uses, and its Secret; empty if there is none."""
     uris = [entry.get("value") for entry in container.get("env") or () if entry["name"] == STORE_VARIABLE]
     if not uris:
         return []
@@ -79,5 +79,5 @@ def size_of(claim: Object | None) -> str:
 
 
 def class_of(claim: Object | None) -> str:
-    """Return the class of the claim; empty if it has none yet, or without a claim."""
+    """Return the class of the claim; empty without a claim or if it has none yet."""
     return ((claim or {}).get("spec") or {}).get("storageClassName") or ""

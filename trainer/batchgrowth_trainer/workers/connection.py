@@ -53,7 +53,7 @@ class LoopWatch:
             self._loop = None
 
     def trouble(self) -> str:
-        """Return a line about a hanging loop; empty if none hangs. Log it once, so that the pod's last lines name it."""
+        """Return a line about a hanging loop; empty if none hangs. Log it once, so that the pod's log shows it."""
         loop = self._loop
         asked_at = self._asked_at
         now = time.monotonic()
