@@ -59,11 +59,17 @@ class Measured:
         trace = (self.shard_squares - self.square / self.examples) / (self.shards - 1)
         squares = self.square / self.examples - trace
         noise = (float(self.examples), squares, trace * self.examples)
-        return seen + (noise if all(map(math.isfinite, noise)) else nothing)
+        if not all(map(math.isfinite, noise)):
+            return seen + nothing
+        return seen + noise
 
 
 class Course:
-    """The decisions of a training so far, its plan, and what a further update decides."""
+    """The decisions of a training so far, its plan, and what a further update decides.
+
+    A course never changes: an update that decides something gives a new one. Its memory is given and returned, since
+    the trainer keeps it in a tensor beside the weights.
+    """
 
     def __init__(
         self,
@@ -87,7 +93,9 @@ class Course:
         self._entry = spec.batch.growth.entry
         self._gain = Gain(spec.learning_rate, spec.batch.initial)
 
-        self._rule_begins = _KEPT.stop + (_NUM_TIMINGS if self.looks_at_clock else 0)
+        self._rule_begins = _KEPT.stop
+        if self.looks_at_clock:
+            self._rule_begins += _NUM_TIMINGS
         self._gain_begins = 0
         if self.is_measured:
             self._gain_begins = self._rule_begins + int(self._entry.memory(spec.batch.growth.settings))
@@ -153,7 +161,7 @@ class Course:
         if not self.is_measured:
             return self, None, gained
         remembered = [*memory[: self._gain_begins], *gained]
-        if not remembered[0]:
+        if not remembered[0]:  # no examples yet: this is the first update
             remembered[_START] = added
         window = [a + b for a, b in zip(memory[_WINDOW], added, strict=True)]
         remembered[_WINDOW] = window
@@ -166,6 +174,7 @@ class Course:
         is_look = not self.plan.is_done(step.after) and self._looks.is_due(step.after)
         if not is_look or (self._entry.needs_noise and not window[3]):
             return self, None, remembered
+        # At the first look, what was measured until then becomes the reference of all later ones.
         first = memory[_FIRST] if memory[_FIRST.start] else window
         kept = [self._smoothing * a + b for a, b in zip(memory[_KEPT], window, strict=True)]
         wanted = self.plan.stage_at(step.position.update).wanted
@@ -184,6 +193,7 @@ class Course:
             timings=timings,
             memory=remembered[self._rule_begins : self._gain_begins],
         )
+        # The rule may be a user's function. It may change `look.memory`, a copy, which is taken over once checked.
         value = self.rule.value(look)
         asked = self.rule.wanted(look, value)
         decision = BatchDecision(step.after.update, self.bounded(asked, wanted), value, asked)
@@ -194,7 +204,7 @@ class Course:
                 f"the rule's memory has {len(rules_own)} numbers; keep {self._gain_begins - self._rule_begins}"
             )
         remembered[_FIRST] = first
-        remembered[_WINDOW] = [0.0] * _NUM_SUMS
+        remembered[_WINDOW] = [0.0] * _NUM_SUMS  # the next window begins
         remembered[_KEPT] = kept
         remembered[self._rule_begins : self._gain_begins] = rules_own
         return self.joined_by(decision), decision, remembered
@@ -209,7 +219,9 @@ class Course:
         shard = self.spec.shard
         least = float(self._looks.least_change)
         most = float(self._looks.most_change)
-        ceiling = LARGEST_BATCH if self.spec.learning_rate.entry.falls_past_maximum else batch.maximum
+        ceiling = batch.maximum
+        if self.spec.learning_rate.entry.falls_past_maximum:
+            ceiling = LARGEST_BATCH  # past the maximum the learning rate falls instead, by as much as is wanted
         if not math.isfinite(asked):
             asked = wanted * most
             ceiling = max(batch.maximum, wanted)
@@ -252,6 +264,7 @@ class Course:
 
 
 def _signals(sums: Sequence[float]) -> Signals:
+    """Return the means that a rule sees; the noise is 0 if no update had two shards."""
     examples, loss, batch_square, measured, square, trace = sums
     return Signals(
         loss=loss / examples,
