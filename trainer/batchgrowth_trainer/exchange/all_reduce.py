@@ -58,7 +58,7 @@ class AllReduce:
         else:
             with self._watched:
                 partials = replica.partials(step, run, stop=stop, runs=self._run_of)
-            self._write_timing(partials)
+            self._write_timing(partials)  # before the rows are added: the total brings it to all members
             computed = time.perf_counter()
             rows = [node.row for node in partials]
             if self._compression is None:

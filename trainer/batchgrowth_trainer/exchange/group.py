@@ -94,6 +94,7 @@ class Mesh:
         self.bytes_sent = 0
         self._peers = peers
         self._is_over = is_over
+        # A thread that waits in poll() is woken by a byte: no lock or event wakes it.
         self._news, self._wake = socket.socketpair()
         self._news.setblocking(False)
         self._wake.setblocking(False)
@@ -126,6 +127,7 @@ class Mesh:
         """
         sends = {peer: part for peer, part in outgoing.items() if part}
         receives = {peer: part for peer, part in incoming.items() if part}
+        # Before the first poll(): the kernel takes most sums at once, and what peers have sent is often here already.
         for peer in list(sends):
             self._send(peer, sends)
         for peer in list(receives):  # TLS may hold bytes that the kernel no longer has
@@ -145,6 +147,7 @@ class Mesh:
             number = self._peers[peer].fileno()
             ranks[number] = peer
             waiting.register(number, (POLLIN if peer in receives else 0) | (POLLOUT if peer in sends else 0))
+        # The kernel reports a dead peer as an event; the clock is for one that hangs, or a generation that has ended.
         waited = 0.0
         while not (events := waiting.poll(min(_LOOK_SECONDS, seconds - waited) * 1e3)):
             waited += _LOOK_SECONDS

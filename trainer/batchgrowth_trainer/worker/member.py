@@ -242,8 +242,9 @@ class Member:
         return rows
 
     def _catch_up(self, group: Group) -> None:
-        """Bring every member to the most advanced state. All states of one update and evaluation are the same, unless
-        the exchange is nondeterministic. Raises DeviceFault if no member has a whole state.
+        """Bring every member to the most advanced state. Raises DeviceFault if no member has a whole state.
+
+        Members at the same update and evaluation have the same state, unless the exchange is Nondeterministic.
         """
         here = self.replica.position
         update = here.update if self.replica.is_whole else -1
@@ -259,7 +260,7 @@ class Member:
             holds = [rank == holds.index(True) for rank in range(group.size)]
         if all(holds):
             return
-        self.replica.is_whole = holds[group.rank]
+        self.replica.is_whole = holds[group.rank]  # before: a state that comes in part must not be taken for one
         spread_state(group, holds, list(self.replica.tensors().values()))
         if not holds[group.rank]:
             self.replica.moved_to(Position(best[0], *places[holds.index(True)][2:]))

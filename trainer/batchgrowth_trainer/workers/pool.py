@@ -151,6 +151,7 @@ class WorkerPool:
     def _prepare(self, address: str) -> None:
         if address in self._preparing or address in self._admission:
             return
+        # First, since the member of another run, whose driver is gone, would keep the worker's only thread busy.
         self.calls.notify(service.abandon_others, self.run_id, self._takeover.start, worker=address)
         future = self.calls.submit(address, service.prepare_member, *self._arguments)
         self._preparing[address] = future
