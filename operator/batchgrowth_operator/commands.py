@@ -30,7 +30,7 @@ def rules(option: str, text: str) -> tuple[Rule, ...]:
 
 
 def storage_size(text: str) -> str:
-    """Return the size, which may be empty. Raises BadParameter for text that is no size."""
+    """Return the size, which may be empty. Raises BadParameter for text that is not a size."""
     if text and not re.fullmatch(STORAGE_SIZE, text):
         raise typer.BadParameter(f"--checkpoint-size: {text}; give {WORDS[STORAGE_SIZE]}")
     return text

@@ -211,7 +211,7 @@ def _epoch(epoch: Fraction) -> str:
 
 
 def plan_totals(course: Course, *, ran: bool = False) -> str:
-    """Return the total updates and examples, and how many updates the same job takes with a constant batch.
+    """Return the total updates and examples, and the updates that the same job takes with a constant batch.
 
     A measured job that has not run gets bounds instead: the most and the fewest updates.
     """
@@ -252,7 +252,7 @@ def declared_totals(plan: Plan, spec: JobSpec) -> str:
 
 
 def clock_note(spec: JobSpec) -> str:
-    """Return what a growth rule that looks at a clock means for a second run; empty for the other rules."""
+    """Return a note that a second run will differ if the growth rule reads a clock; empty for other rules."""
     if not spec.batch.growth.entry.looks_at_clock:
         return ""
     return (
@@ -287,7 +287,7 @@ def gain_note(spec: JobSpec) -> str:
 
 
 def shard_note(plan: Plan, spec: JobSpec) -> str:
-    """Return what a batch.shard below workers.examplesPerWorker costs; empty if it costs nothing.
+    """Return a note about the cost of a batch.shard below workers.examplesPerWorker; empty if it costs nothing.
 
     A worker computes its shards one after another, each with a pass forward and backward.
     """
@@ -305,7 +305,7 @@ def shard_note(plan: Plan, spec: JobSpec) -> str:
 
 
 def _passes(plan: Plan, shard: int) -> int:
-    """Return how many shards the busiest worker computes over the whole plan."""
+    """Return the number of shards that the busiest worker computes over the whole plan."""
     return sum(stage.updates * ceil(ceil(stage.batch_size / shard) / stage.workers) for stage in plan.stages)
 
 

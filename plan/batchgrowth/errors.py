@@ -42,7 +42,7 @@ class BatchGrowthError(Exception):
     exit_code: ClassVar[int] = 1
 
     def _render_traceback_(self) -> list[str]:
-        """Return what a notebook shows in place of a traceback: the text names the user's own line if there is one."""
+        """Return the text that a notebook shows instead of a traceback; it names the user's own line, if any."""
         return [f"{type(self).__name__}: {self}"]
 
 
@@ -146,7 +146,7 @@ _SECRETS = [
 
 
 def redacted(text: str) -> str:
-    """Return the text with REDACTED in place of what looks like a password, a token or a key."""
+    """Return the text with everything that looks like a password, a token or a key replaced by REDACTED."""
     for pattern, instead in _SECRETS:
         text = pattern.sub(instead, text)
     end = _END_OF_KEY.search(text)

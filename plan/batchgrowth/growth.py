@@ -48,9 +48,10 @@ class Measured:
     timing: Timing = NOT_TIMED
 
     def sums(self) -> tuple[float, ...]:
-        """Return what the update adds to each sum of its window.
+        """Return the update's contribution to each sum of its window.
 
-        The sums of the noise get nothing from a single shard, or if they would not stay finite.
+        A single shard adds nothing to the sums of the noise, and neither does an update with which they would
+        not stay finite.
         """
         seen = (float(self.examples), self.loss, self.square / self.examples)
         nothing = (0.0, 0.0, 0.0)
@@ -78,7 +79,7 @@ class Course:
         end: int | None = None,
         plan: Plan | None = None,
     ) -> None:
-        """Take the decisions that changed the wanted batch size, in their order.
+        """Begin with the decisions that changed the wanted batch size, in their order.
 
         `end` is the epoch after which stopEarly ended the job; None if it has not. `plan` is that of the spec alone, if
         the caller has made it.
@@ -104,12 +105,12 @@ class Course:
 
     @property
     def is_measured(self) -> bool:
-        """Return True if the batch follows what is measured."""
+        """Return True if a measured rule decides the batch size."""
         return bool(self._entry.quantity)
 
     @property
     def measures(self) -> bool:
-        """Return True if the batch or the learning rate follows what is measured."""
+        """Return True if measurements decide the batch size or the learning rate."""
         return self.is_measured or bool(self._gain.memory)
 
     @property
@@ -124,7 +125,7 @@ class Course:
 
     @property
     def quantity(self) -> str:
-        """Return what the growth measures; an empty text if it is declared."""
+        """Return the name of the quantity that the growth measures; an empty text if it is declared."""
         return str(self._entry.quantity)
 
     @cached_property
@@ -243,7 +244,7 @@ class Course:
         return Course(self.spec, self.decisions, epoch)
 
     def next_look(self, update: int) -> int:
-        """Return how many updates are done at the look that follows the one at `update`; it may lie past the end."""
+        """Return the update of the look that follows the look at `update`; it may lie past the end."""
         if self._looks.every_updates:
             return update + self._looks.every_updates
         return update + (self._looks.every_epochs or 1) * self.plan.stage_at(update).updates_per_epoch

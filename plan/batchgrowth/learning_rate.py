@@ -50,7 +50,7 @@ class Gain:
     """
 
     def __init__(self, rate: LearningRate, initial: int) -> None:
-        """Take the first batch size, which gains nothing."""
+        """Begin with the first batch size, whose gain is 1."""
         self._function = rate.entry.gain
         self._windows = rate.settings
         self._initial = initial

@@ -130,7 +130,7 @@ def ratio(numerator: float, denominator: float) -> float:
 
 
 class Windows(Model):
-    """When training looks at what it measures, and how much of the earlier sums a look keeps."""
+    """When training looks at its measurements, and the share of earlier sums that a look keeps."""
 
     every_updates: int | None = Field(
         None,

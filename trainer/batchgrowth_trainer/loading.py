@@ -64,7 +64,7 @@ def custom_rule(settings: CustomBlock) -> CustomRule:
 
 
 def find_modules_in(folders: Iterable[str]) -> None:
-    """Have this process look for users' modules in these folders first."""
+    """Let this process look for users' modules in these folders first."""
     sys.path[:0] = [folder for folder in folders if folder not in sys.path]
 
 

@@ -1,4 +1,4 @@
-"""From the store to one job's Observed; reads Secrets and events, which are not watched, from the API server."""
+"""Collects one job's Observed from the store; reads Secrets and events, which are not watched, from the API server."""
 
 import asyncio
 import logging
@@ -155,7 +155,7 @@ class Observer:
         return SETTLED_SECONDS
 
     def _age(self, key: Key, what: str, mark: Hashable, before: float = 0.0) -> float:
-        """Return the seconds since this process first saw that mark; 0 for None, which is no mark.
+        """Return the seconds since this process first saw that mark; 0 if `mark` is None.
 
         `before` counts as well if it is the first that this process sees of the job: only then may it be older.
         """
@@ -218,5 +218,5 @@ def _report_ref(key: Key) -> Ref:
 
 
 def _secrets(key: Key) -> tuple[Ref, Ref]:
-    """Return the Secret of the authority, and the one that pods mount."""
+    """Return the authority's Secret and the Secret that pods mount."""
     return Ref("Secret", names.authority(key.name)), Ref("Secret", names.tls(key.name))

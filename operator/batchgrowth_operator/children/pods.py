@@ -178,7 +178,7 @@ def scheduler_address(s: Situation) -> str:
 
 
 def own_parts(spec: JobSpec) -> dict[str, Any]:
-    """Return what the spec adds to the pods of trainer and workers, by its field; empty if it adds nothing."""
+    """Return the parts that the spec adds to the pods of trainer and workers, by field; empty if it adds none."""
     parts: dict[str, Any] = {
         "volumes": plain(spec.volumes),
         "volumeMounts": plain(spec.volume_mounts),

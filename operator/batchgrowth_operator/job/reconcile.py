@@ -1,4 +1,4 @@
-"""What one pass writes, decided from what it observed. Pure and idempotent; loop/one_pass.py reads and writes.
+"""Decides what one pass writes from what it observed. Pure and idempotent; loop/one_pass.py reads and writes.
 
 Level-triggered: nothing here asks what changed. After a pass has carried out its writes, the next pass has none.
 """

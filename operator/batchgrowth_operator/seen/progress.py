@@ -110,7 +110,7 @@ def spec_of(text: str) -> JobSpec:
 
 @lru_cache(maxsize=2048)
 def undecided(text: str) -> Plan:
-    """Return the plan that follows from the spec alone; if the growth is measured, the batch stays as it is."""
+    """Return the plan that follows from the spec alone; if the growth is measured, its batch never changes."""
     return make_plan(spec_of(text))
 
 

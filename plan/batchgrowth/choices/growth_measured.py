@@ -20,7 +20,7 @@ class GradientNormRule:
     """The batch grows as the expected gradient shrinks."""
 
     def value(self, look: Look) -> float:
-        """Return how many times smaller |G|² is than at the start; infinity if it does not exceed its noise."""
+        """Return |G|² until the first look divided by |G|² since the last one; infinity if noise hides the latter."""
         return ratio(look.first.square, look.now.square)
 
     def wanted(self, look: Look, value: float) -> float:
@@ -47,7 +47,7 @@ class LossRatioRule:
     """The batch grows as the loss falls."""
 
     def value(self, look: Look) -> float:
-        """Return how many times smaller the loss is than at the start; infinity if it is not above 0."""
+        """Return the first update's loss divided by the loss since the last look; infinity if that is not above 0."""
         return ratio(look.start.loss, look.now.loss)
 
     def wanted(self, look: Look, value: float) -> float:
@@ -89,7 +89,7 @@ class LossAndGradientRule:
     loss_weight: float
 
     def value(self, look: Look) -> float:
-        """Return how many times smaller the weighted sum of loss and gradient is than until the first look."""
+        """Return the weighted sum of loss and gradient until the first look, divided by the sum since the last one."""
         before = self.loss_weight * look.first.loss + look.first.batch_square
         return ratio(before, self.loss_weight * look.now.loss + look.now.batch_square)
 

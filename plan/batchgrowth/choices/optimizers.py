@@ -161,7 +161,7 @@ ADAM = OptimizerEntry(
 
 
 class AdamWBlock(AdamBlock):
-    """Adam with the weight decay taken off the weights: Loshchilov and Hutter, 2019."""
+    """Adam with the weight decay subtracted from the weights: Loshchilov and Hutter, 2019."""
 
     weight_decay: DecimalText = Field(
         "0.01", description='Taken off the weights in each update: a decimal in quotes, at most 1. Default: "0.01".'

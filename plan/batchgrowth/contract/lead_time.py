@@ -14,7 +14,7 @@ SMOOTHING = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Upcoming:
-    """A later stage: how many workers it wants, and in how many seconds it begins at the current pace."""
+    """A later stage: the number of workers that it wants, and the seconds until it begins at the current pace."""
 
     workers: int
     due_seconds: float
@@ -28,12 +28,12 @@ def smoothed(lead_seconds: float | None, measured_seconds: float) -> float:
 
 
 def window(lead_seconds: float, bound_seconds: float = math.inf) -> float:
-    """Return how many seconds before a stage its workers are requested, at most `bound_seconds`."""
+    """Return the seconds before a stage at which its workers are requested, at most `bound_seconds`."""
     return min(lead_seconds * SLACK, bound_seconds)
 
 
 def release_after(lead_seconds: float, bound_seconds: float = math.inf) -> float:
-    """Return how many seconds spare workers are kept; 0 if `bound_seconds` is 0, which requests no workers ahead."""
+    """Return the seconds for which spare workers are kept; 0 if `bound_seconds` is 0, so none are requested ahead."""
     if bound_seconds == 0:
         return 0.0
     return lead_seconds * RELEASE_SLACK

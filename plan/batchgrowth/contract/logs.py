@@ -36,7 +36,7 @@ class LogFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """What a process logs, and in which format; Dask's messages have a level of their own."""
+    """The level and the format of a process's log; Dask's messages have a separate level."""
 
     level: LogLevel = LogLevel.warning
     format: LogFormat = LogFormat.text
@@ -75,7 +75,7 @@ DEFAULT_LOGS = Logs()
 
 
 def configure_logs(level: LogLevel, log_format: LogFormat = LogFormat.text) -> None:
-    """Send every log of this process to stderr, in place of what was configured before."""
+    """Send every log of this process to stderr, instead of where it went before."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_formatter(log_format))
     logging.basicConfig(level=level.number, handlers=[handler], force=True)

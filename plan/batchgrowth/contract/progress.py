@@ -46,7 +46,7 @@ def _decision(row: tuple[int, int, float | None]) -> BatchDecision:
 
 
 def _or_none(given: Any, check: ValidatorFunctionWrapHandler) -> Any:
-    """Return None in place of a part on which nothing else in a report depends, if it is bad."""
+    """Return an optional part of a report, or None if it is invalid, because nothing else depends on it."""
     try:
         return check(given)
     except ValidationError:

@@ -251,7 +251,7 @@ class TrainerStatus(Model):
 
 
 class RetriesStatus(Model):
-    """What the trainer's retries are counted from: those of a run that gets no further are limited."""
+    """The point from which the trainer's retries count; a run that gets no further has a limited number."""
 
     update: LongCount = Field(0, description="Most updates done so far; a restart may repeat some.")
     before: Count = Field(0, description="Trainer pods that had ended with exit code 75 when that update was reported.")

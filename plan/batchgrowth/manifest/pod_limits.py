@@ -150,7 +150,7 @@ def _user(context: Any, path: str) -> Iterator[Broken]:
 
 
 def _required(context: Any, pod: Any, path: str) -> Iterator[Broken]:
-    """Yield what a container must say, by itself or through its pod, and does not."""
+    """Yield the settings that a container must have, itself or through its pod, and lacks."""
     if at(context, "allowPrivilegeEscalation") is not False:
         yield f"{path}.allowPrivilegeEscalation", at(context, "allowPrivilegeEscalation"), "give false"
     dropped = at(context, "capabilities.drop")

@@ -168,7 +168,7 @@ EVALUATION_HEADER = ("update", "epoch", "seconds", "loss")
 @dataclass(frozen=True, slots=True)
 class Committed:
     """The result of an update: mean loss per example, its learning rate, whether a member requested a stop after it,
-    and what a look at the measured quantity decided, None if none was due.
+    and the decision of a look at the measured quantity, None if no look was due.
     """
 
     loss: float

@@ -130,7 +130,7 @@ class OutputFolder:
             return None
 
     def set_earlier_run_aside(self) -> Path | None:
-        """Move the files of an earlier run into earlier/N, which is returned; None if there were none."""
+        """Move the files of an earlier run into earlier/N, and return that folder; None if there were no files."""
         left = [self.path / name for name in _OF_A_RUN if (self.path / name).exists()]
         if not left:
             return None

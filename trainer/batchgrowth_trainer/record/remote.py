@@ -92,13 +92,13 @@ class Bucket:
                 return None
 
     def delete(self, names: Sequence[str]) -> None:
-        """Delete objects; those that are missing are no error."""
+        """Delete objects; a missing object is not an error."""
         with _told(self.uri, "old checkpoints cannot be deleted"):
             if names:
                 obstore.delete(self._store, list(names))
 
     def rename(self, name: str, other: str) -> None:
-        """Give an object another name; one that is missing is no error."""
+        """Rename an object; a missing object is not an error."""
         with _told(self.uri, f"{name} cannot be renamed"), suppress(FileNotFoundError):
             obstore.rename(self._store, name, other)
 

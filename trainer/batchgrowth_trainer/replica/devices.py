@@ -90,9 +90,8 @@ class Compiled:
         self._call = torch.compile(function, dynamic=False, options=options)
 
     def __call__(self, *arguments: Any) -> Any:
-        """Return what the function returns.
-
-        Raises WorkloadError if it must be compiled too often, and what it raises.
+        """Return the function's result. Raises the function's errors, and WorkloadError if it must be compiled too
+        often.
         """
         from torch._dynamo import config
         from torch._dynamo.exc import FailOnRecompileLimitHit
@@ -113,7 +112,7 @@ class Compiled:
 
 
 def _lacking(device: torch.device) -> str:
-    """Return what is missing to compile for the device; empty if nothing is."""
+    """Return the name of what is missing to compile for the device; empty if nothing is missing."""
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.exc import InvalidCxxCompiler
     from torch.utils._triton import has_triton

@@ -329,7 +329,7 @@ def average_of(spec: JobSpec, vector: Tensor) -> Average | None:
 
 
 def spared(spec: JobSpec, model: nn.Module) -> Callable[[str, Tensor], bool]:
-    """Return a function that says, from its name and shape, whether the decay leaves a parameter alone.
+    """Return a function that tells, from a parameter's name and shape, whether weight decay spares it.
 
     Raises WorkloadError for a pattern that no trained parameter has.
     """

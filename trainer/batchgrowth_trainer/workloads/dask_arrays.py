@@ -27,7 +27,7 @@ class DaskArrays:
     """
 
     def __init__(self, *arrays: da.Array, kept_bytes: int = KEPT_BYTES) -> None:
-        """Raise WorkloadError for what is no Dask array, for lengths that differ or are unknown, and for odd dtypes."""
+        """Raise WorkloadError for an unsuitable array or dtype, or for lengths that differ or are unknown."""
         if not arrays:
             raise WorkloadError("DaskArrays: no array was given; give DaskArrays(inputs, targets)")
         for place, array in enumerate(arrays):

@@ -63,7 +63,7 @@ class Tracker(Protocol):
     """
 
     def open(self, training: Training, run: str) -> str:
-        """Begins a run, or goes on with the one of that identifier if it is not empty. Returns its identifier."""
+        """Begin a run, or continue the run of that identifier if it is not empty. Return its identifier."""
         ...
 
     def write(self, points: Sequence[Point]) -> None:
