@@ -95,7 +95,9 @@ def read_pair(certificate: bytes, key: bytes) -> Pair | None:
         fits = secret.public_key() == read.public_key()
     except (ValueError, TypeError, UnsupportedAlgorithm):
         return None
-    return Pair(read, secret) if fits and isinstance(secret, PrivateKey) else None
+    if not fits or not isinstance(secret, PrivateKey):
+        return None
+    return Pair(read, secret)
 
 
 def read_certificates(text: bytes) -> tuple[x509.Certificate, ...]:
@@ -155,7 +157,9 @@ def renewed(
         return TlsSecrets(authority=written, tls={} if tls else _mounted(job, namespace, now, signs, mounted))
     wanted = _mounted(job, namespace, now, kept, mounted)
     is_there = all(mounted.get(name) == text.encode() for name, text in wanted.items())
-    return None if is_there and CA_KEY not in mounted else TlsSecrets(tls=wanted)
+    if is_there and CA_KEY not in mounted:
+        return None
+    return TlsSecrets(tls=wanted)
 
 
 def _mounted(job: str, namespace: str, now: datetime, signs: Pair, present: Mapping[str, bytes]) -> Mapping[str, str]:

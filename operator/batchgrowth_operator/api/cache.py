@@ -61,8 +61,9 @@ Place = tuple[Key, Ref]
 def key_of(body: Object) -> Key:
     """Return the key of the job that the object is or, by its label, belongs to."""
     metadata = body["metadata"]
-    name = metadata["name"] if body["kind"] == KIND else labels_of(body).get(names.JOB_LABEL, "")
-    return Key(metadata["namespace"], name)
+    if body["kind"] == KIND:
+        return Key(metadata["namespace"], metadata["name"])
+    return Key(metadata["namespace"], labels_of(body).get(names.JOB_LABEL, ""))
 
 
 class Cached(Protocol):
@@ -245,7 +246,9 @@ def _cached(body: Object) -> Cached:
 
 def _others(body: Object) -> Iterator[Object]:
     """Yield the fields of an object that other managers own, its status aside: they name who contests a field."""
-    for entry in body["metadata"].get("managedFields") or () if body["kind"] != KIND else ():
+    if body["kind"] == KIND:
+        return  # nobody contests the fields of a job
+    for entry in body["metadata"].get("managedFields") or ():
         if entry.get("manager") != names.FIELD_MANAGER and entry.get("subresource") != "status":
             yield _only(MANAGED, entry)
 
@@ -313,7 +316,10 @@ class Sweep:
         missed = []
         for (key, ref), version in suspects.items():
             now = known.get((key, ref), -1)
-            if now < version if version is not None else now >= 0:
+            is_missed = now >= 0  # one that is not listed is still known
+            if version is not None:
+                is_missed = now < version
+            if is_missed:
                 self._read(key, ref, now)
                 missed.append(key)
         return missed

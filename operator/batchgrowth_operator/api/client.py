@@ -180,7 +180,9 @@ class Api:
         """Return the objects of a kind by `label_selector` or `field_selector`; none if the server has no such kind."""
         resource = KINDS[kind]
         found = self._get_if_any(resource, resource.path(namespace), **selectors)
-        return [{"kind": kind, "apiVersion": resource.api_version} | item for item in found["items"]] if found else []
+        if found is None:
+            return []
+        return [{"kind": kind, "apiVersion": resource.api_version} | item for item in found["items"]]
 
     def listed(self, kind: str, namespace: str, label_selector: str | None) -> Iterator[Object]:
         """Yield the metadata of all objects of a kind, page by page; none if the server has no such kind."""

@@ -63,7 +63,9 @@ Rule = Callable[[Situation, Workforce], Verdict]
 
 def counted(number: int, noun: str) -> str:
     """Return the number with its noun: 1 worker, 2 workers."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {noun}s"
 
 
 def accepted(s: Situation, w: Workforce) -> Verdict:
@@ -129,9 +131,12 @@ def training(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
             return _unreachable(s, unreachable)
         # A Job counts failures alone.
         if status.get("failed", 0) or num_retries(s.seen) or is_between_pods(s.seen):
-            restart = "The trainer restarts from its last checkpoint" if s.storage.is_kept else STARTS_OVER
+            restart = STARTS_OVER
+            if s.storage.is_kept:
+                restart = "The trainer restarts from its last checkpoint"
             cause = last_exit(s.seen)
-            return Verdict("False", "TrainerRestarting", truncated(f"{restart}: {cause}" if cause else f"{restart}."))
+            restart += f": {cause}" if cause else "."
+            return Verdict("False", "TrainerRestarting", truncated(restart))
     if s.update:
         return Verdict("True", "UpdatesCommitted", "The trainer commits updates.")
     cause = last_exit(s.seen)
@@ -141,8 +146,10 @@ def training(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
 
 def _unreachable(s: Situation, pods: list[Object]) -> Verdict:
     """Say what happens to a trainer on a lost node: the operator waits for it or replaces it."""
-    uid = "" if s.seen.trainer is None else s.seen.trainer["metadata"].get("uid", "")
-    own = [pod for pod in pods if s.seen.trainer is not None and is_owned_by(pod, uid)]
+    own: list[Object] = []
+    if s.seen.trainer is not None:
+        uid = s.seen.trainer["metadata"].get("uid", "")
+        own = [pod for pod in pods if is_owned_by(pod, uid)]
     pod = (own or pods)[0]
     lost = f"The node of pod {pod['metadata']['name']} does not answer"
     if not own:
@@ -173,7 +180,9 @@ def degraded(s: Situation, w: Workforce) -> Verdict:
     limit = max(s.spec.workers.wait_seconds, DEGRADED_AFTER_SECONDS)
     if s.mode is Mode.ACTIVE and s.update and w.ready < w.desired:
         ready = condition(s.previous, "ClusterReady")
-        since = ready.last_transition_time if ready is not None and ready.status == "False" else None
+        since = None
+        if ready is not None and ready.status == "False":
+            since = ready.last_transition_time
         if s.clock.passed(since, limit):
             why = f" {s.cluster_problem.message}" if s.cluster_problem else ""
             return Verdict("True", "TooFewWorkers", f"{_joined(w)}{why}"[:1024])

@@ -48,8 +48,10 @@ def contention(seen: Observed, manifests: Iterable[Manifest], clock: Clock) -> C
     for manifest in manifests:
         ref = ref_of(manifest)
         found = seen.children.get(ref)
-        paths = [] if found is None else [path for path in drifted(found, manifest) if path[0] != "status"]
-        if found is None or not paths:
+        if found is None:
+            continue
+        paths = [path for path in drifted(found, manifest) if path[0] != "status"]
+        if not paths:
             continue
         changed = put_backs.get(ref)
         wanted = annotations_of(manifest)[names.MANIFEST]
@@ -107,14 +109,18 @@ def _changed_by(found: Object, path: Path) -> str:
     for entry in found["metadata"].get("managedFields") or ():
         if entry.get("manager") != names.FIELD_MANAGER and _owns(entry.get("fieldsV1"), path):
             subresource = entry.get("subresource")
-            return f"{entry.get('manager')} ({subresource})" if subresource else str(entry.get("manager"))
+            if subresource:
+                return f"{entry.get('manager')} ({subresource})"
+            return str(entry.get("manager"))
     return ""
 
 
 def _owns(fields: Mapping[str, object] | None, path: Path) -> bool:
     for step in path:
         # managedFields spell a step of a path as f:name, and that to an entry of a list as k:{"key":"value"}.
-        key = f"f:{step}" if isinstance(step, str) else "k:" + json.dumps(dict([step]), separators=(",", ":"))
+        key = f"f:{step}"
+        if not isinstance(step, str):
+            key = "k:" + json.dumps(dict([step]), separators=(",", ":"))
         inner = (fields or {}).get(key)
         if not isinstance(inner, Mapping):
             return False

@@ -51,7 +51,9 @@ def steadied(s: Situation, w: Workforce, verdicts: Mapping[str, Verdict]) -> Ste
     known = s.previous.flapping
     if s.previous.observed_generation != s.seen.generation:
         known = None  # a user who changed the spec since the last pass may have mended what flaps
-    turned = {} if known is None else {one.type: one for one in known.conditions}
+    turned: dict[str, FlappingCondition] = {}
+    if known is not None:
+        turned = {one.type: one for one in known.conditions}
     stored: dict[str, Condition] = {one.type: one for one in s.previous.conditions}
     shown: dict[str, ShownCondition] = {}
     held: dict[str, ShownCondition] = {}
@@ -65,11 +67,14 @@ def steadied(s: Situation, w: Workforce, verdicts: Mapping[str, Verdict]) -> Ste
             continue
         if before is not None and verdict.status != good and _is_turn(s, w, before, verdict):
             at = timestamp_ms(s.seen.now)
-            age = -1.0 if turns is None else (s.seen.now - datetime.fromisoformat(turns.last_time)).total_seconds()
-            if turns is not None and 0 <= age < FORGOTTEN_AFTER_SECONDS:
-                turns = turns.model_copy(update={"turns": turns.turns + 1, "last_time": at})
-            else:  # the first, or the first for a long time
+            if turns is not None:
+                age = (s.seen.now - datetime.fromisoformat(turns.last_time)).total_seconds()
+                if not 0 <= age < FORGOTTEN_AFTER_SECONDS:
+                    turns = None
+            if turns is None:
                 turns = FlappingCondition(type=kind, turns=1, first_time=at, last_time=at)
+            else:
+                turns = turns.model_copy(update={"turns": turns.turns + 1, "last_time": at})
         if turns is not None:
             verdict = _again(verdict, turns)
         shown[kind] = ShownCondition(verdict, turns)

@@ -65,14 +65,18 @@ def next_status(s: Situation, w: Workforce, contention: Contention) -> JobStatus
         batch = BatchStatus(current=s.stage.batch_size, next=later[0].batch_size, next_at_epoch=at_epoch)
 
     known = s.previous.workers or WorkersStatus()
-    resized = w.resize_seconds is not None
+    resize_seconds = known.resize_seconds
+    lead_seconds = known.lead_seconds
+    if w.resize_seconds is not None:
+        resize_seconds = f"{w.resize_seconds:.3f}"
+        lead_seconds = f"{w.lead_seconds:.3f}"
     workers = WorkersStatus(
         desired=w.desired,
         requested=w.requested,
         requested_time=w.requested_time,
         ready=steady.ready,
-        resize_seconds=f"{w.resize_seconds:.3f}" if resized else known.resize_seconds,
-        lead_seconds=f"{w.lead_seconds:.3f}" if resized else known.lead_seconds,
+        resize_seconds=resize_seconds,
+        lead_seconds=lead_seconds,
         selector=names.selector(s.seen.name, CONTAINER),
     )
 
@@ -226,7 +230,9 @@ def _trainer_status(s: Situation) -> TrainerStatus | None:
 
 
 def _decimal(value: float | None) -> str | None:
-    return None if value is None else f"{value:.4g}"
+    if value is None:
+        return None
+    return f"{value:.4g}"
 
 
 # status.history: the stages that have begun, with what decided them and how their workers came.
@@ -282,8 +288,11 @@ def _record(s: Situation, w: Workforce, index: int) -> StageRecord:
     measured = None
     if s.decisions and index and math.isfinite(s.decisions[index - 1].value):  # else it is too large to measure
         measured = f"{s.decisions[index - 1].value:.6g}"
-    known = (s.previous.workers or WorkersStatus()).resize_seconds
-    resize_seconds = known if w.resize_seconds is None else f"{w.resize_seconds:.3f}"
+    resize_seconds = None
+    if _needs_more_workers(s, index) and s.joined >= stage.workers:
+        resize_seconds = (s.previous.workers or WorkersStatus()).resize_seconds
+        if w.resize_seconds is not None:
+            resize_seconds = f"{w.resize_seconds:.3f}"
     return StageRecord(
         index=index,
         batch_size=stage.batch_size,
@@ -292,7 +301,7 @@ def _record(s: Situation, w: Workforce, index: int) -> StageRecord:
         wanted=stage.wanted if s.quantity and stage.wanted != stage.batch_size else None,
         measured=measured,
         start_time=timestamp_ms(s.seen.now),
-        resize_seconds=resize_seconds if _needs_more_workers(s, index) and s.joined >= stage.workers else None,
+        resize_seconds=resize_seconds,
     )
 
 

@@ -196,9 +196,10 @@ def _may_lack_pull_secret(pod: Object) -> bool:
 
 def _pending_since(body: Object) -> str | None:
     """Return when the object was created, or when a Job last started, because a suspended Job needs no pod."""
-    started = (body.get("status") or {}).get("startTime") if body["kind"] == "Job" else None
-    created: str | None = started or body["metadata"].get("creationTimestamp")
-    return created
+    since: str | None = body["metadata"].get("creationTimestamp")
+    if body["kind"] == "Job":
+        since = (body.get("status") or {}).get("startTime") or since
+    return since
 
 
 def pod_problems(pod: Object) -> Iterator[Problem]:

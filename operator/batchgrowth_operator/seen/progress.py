@@ -58,7 +58,11 @@ def training_state(text: str, seen: Observed, previous: JobStatus) -> TrainingSt
         misfit = str(error)
 
     known = previous.trainer_status
-    start, update = (known.start or 0, known.update or 0) if known else (0, 0)
+    start = 0
+    update = 0
+    if known is not None:
+        start = known.start or 0
+        update = known.update or 0
     if reported is not None:
         report, plan = reported
         if (report.start, report.update) >= (start, update):  # not from before the status
