@@ -149,6 +149,7 @@ def redacted(text: str) -> str:
     """Return the text with everything that looks like a password, a token or a key replaced by REDACTED."""
     for pattern, instead in _SECRETS:
         text = pattern.sub(instead, text)
+    # The end of a key whose beginning was cut off: no pattern above knows it, so all characters of a key before it go.
     end = _END_OF_KEY.search(text)
     if end is None:
         return text

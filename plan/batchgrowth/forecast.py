@@ -40,6 +40,7 @@ def expected_plan(course: Course, looks: Sequence[BatchDecision]) -> Plan:
     `looks` are the last two outcomes, or the only one, which counts as no change. Returns the course's own plan if the
     batch would stay as it is, if training ends before that look, or if a look asked for a size that is not finite.
     """
+    # A decision that was stored has no `asked`, and what could not be measured has none that says anything.
     if not all(0 < look.asked < math.inf for look in looks):
         return course.plan
     before = looks[0]

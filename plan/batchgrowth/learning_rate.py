@@ -61,8 +61,9 @@ class Gain:
             self.memory = 2 * NUM_NOISE
 
     def at(self, batch_size: int, memory: Sequence[float]) -> float:
-        """Return the factor of the learning rate for a batch of that size; 1 before the first look, or without a rule
-        that measures.
+        """Return the factor of the learning rate for a batch of that size.
+
+        The factor is 1 before the first look, and without a rule that measures.
         """
         if self._function is None or not memory[_KEPT.start]:
             return 1.0

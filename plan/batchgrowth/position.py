@@ -26,13 +26,14 @@ class Epochs:
     def to_epoch(self, start: Position, batch: int, epoch: int) -> Position:
         """Return where updates of `batch` examples from `start` reach `epoch`, or the end if that is earlier."""
         epoch = min(epoch, self.epochs)
+        # The updates that finish the present epoch, and those of the whole epochs after it.
         first = -(-(self.examples - start.offset) // batch)
         rest = (epoch - start.epoch - 1) * -(-self.examples // batch)
         return Position(start.update + first + rest, epoch, 0)
 
     def after_updates(self, start: Position, batch: int, updates: int) -> Position:
         """Return the position after `updates` updates of `batch` examples from `start`, at most the end."""
-        first = -(-(self.examples - start.offset) // batch)
+        first = -(-(self.examples - start.offset) // batch)  # updates that finish the present epoch
         if updates < first:
             return Position(start.update + updates, start.epoch, start.offset + updates * batch)
         whole, part = divmod(updates - first, -(-self.examples // batch))

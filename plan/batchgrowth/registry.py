@@ -76,8 +76,10 @@ class Registry(Mapping[str, AnyEntry]):
             for value in vars(module).values():
                 if isinstance(value, kind):
                     self._add(value, module.__name__, kind)
+        # Installed distributions come after our own modules, so that none can take the name of one of our entries.
         for point in entry_points(group=self.group):
             self._add(point.load(), point.value, kind)
+        # The order reaches the CRD, which must not depend on the order in which distributions are found.
         names = sorted(self._entries, key=lambda name: (name != default, name))
         self._entries = {name: self._entries[name] for name in names}
 
@@ -133,6 +135,7 @@ class Choice(Model):
     @classmethod
     def _fill_in_the_block(cls, given: Any) -> Any:
         """Add the chosen entry's block with its defaults, so that `settings` is never None by omission."""
+        # This comes before pydantic reads the fields: models are frozen, and the block is checked like a written one.
         if not isinstance(given, dict):
             return given
         chosen = given.get(cls.chooser, cls.registry.default)

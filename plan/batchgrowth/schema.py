@@ -91,6 +91,7 @@ class Model(BaseModel):
 
     @model_validator(mode="after")
     def _follow_the_rules(self) -> Self:
+        # Every broken rule in one error, so that a user can mend all of them at once.
         broken = [(rule.field, self.value_at(rule.field), rule.remedy) for rule in self.rules if not rule.holds(self)]
         if broken:
             raise PydanticCustomError(RULES_BROKEN, "{summary}", {"broken": broken, "summary": summary_of(broken)})

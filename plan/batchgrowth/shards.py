@@ -119,6 +119,7 @@ def merge_order(
     whole = subtrees(0, shards, shards) if into is None else into
     for node in whole:
         total(*node)
+    # Each addition makes one node of two. With another number of additions a node was left over, so some overlap.
     if len(merges) != max(len(nodes) - len(whole), 0):
         raise ValueError(f"nodes: {list(nodes)}; give disjoint nodes of the tree over {shards} shards")
     return tuple(merges)

@@ -62,13 +62,13 @@ def requested(
     later = current
     for stage in upcoming:
         if stage.due_seconds > lead_seconds * RELEASE_SLACK:
-            break
+            break  # the stages come in their order, so all others are later still
         if stage.due_seconds <= ask_seconds:
             soon = max(soon, stage.workers)
         if stage.due_seconds <= keep_seconds:
             later = max(later, stage.workers)
     if soon > before:
-        return soon
+        return soon  # a larger request is sent at once; only a smaller one waits
     if age_seconds < keep_seconds:
         return before
     return max(soon, min(later, before))

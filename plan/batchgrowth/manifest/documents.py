@@ -67,6 +67,7 @@ def _decoded(text: str | bytes, name: str) -> str:
 
 def _nodes(text: str, name: str) -> list[yaml.Node]:
     """Return the documents that are not empty."""
+    # Nodes rather than values: a value does not show how it was written, nor a map that a key was given twice.
     try:
         found = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
     except yaml.MarkedYAMLError as error:
@@ -89,6 +90,7 @@ class _Builder:
     values: int = 0
 
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
+        # An alias is counted each time it is followed, so a few lines of aliases of aliases cannot fill the memory.
         self.values += 1
         if self.values > MOST_VALUES or len(path) > DEEPEST:
             remedy = f"give at most {MOST_VALUES} values, aliases written out, and {DEEPEST} levels"

@@ -71,6 +71,7 @@ def read_stored(text: str | bytes, source: str = "") -> StoredJob:
         BatchGrowthJob.model_validate(document.tree)
     except ValidationError as error:
         paths = [found["loc"] for found in error.errors(include_url=False) if found["type"] == "extra_forbidden"]
+    # They are taken out of the document, so that the job can be read and all its other faults still count.
     unknown: list[tuple[KeyPath, Any]] = []
     for path in paths:
         parent = document.tree
@@ -162,6 +163,7 @@ def _apply(document: Document, text: str) -> Fault | None:
         return Fault(name, "a value that is not YAML", _EXAMPLE)
     if not _replace(document.tree, path, value.tree):
         return Fault(name, f"no block at {dotted_path.rpartition('.')[0] or 'spec'}", _EXAMPLE)
+    # The texts move with the values, so that a message quotes what was typed here and not what the file says.
     replaced = [old for old in document.written if old[: len(path)] == path]
     for old in replaced:
         del document.written[old]
