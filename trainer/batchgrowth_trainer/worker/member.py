@@ -35,10 +35,6 @@ from batchgrowth_trainer.replica.evaluation import is_judged, judged
 from batchgrowth_trainer.worker import messages
 from batchgrowth_trainer.worker.pause import PauseClock
 
-# --- Whether the thread that computes hangs: it has taken far longer for a shard than for any before it ---
-# The driver cannot tell: the process answers, and a worker that trains alone has no peers to give it up. Only this
-# process knows how long its shards take.
-
 TICK_SECONDS = 1.0
 STUCK_SECONDS = 300.0
 """Beyond exchange.timeoutSeconds, the shortest time after which a thread hangs.
@@ -49,7 +45,11 @@ _LONGEST = 20.0  # how many times the longest shard before it a shard may take
 
 
 class Watchdog:
-    """Measures each shard in ticks, so that time in which the whole process is stopped does not count.
+    """Finds that the thread that computes hangs: it takes far longer for a shard than for any before it.
+
+    The driver cannot find that: the process answers, and a worker that trains alone has no peers to give it up. Only
+    this process knows how long its shards take. It measures them in ticks, so that time in which the whole process is
+    stopped does not count.
 
     The first shard is never too long, because it may compile the model.
     """
@@ -101,11 +101,11 @@ class Watchdog:
         self._closed.set()
 
 
-# --- Requests of the driver to a member that trains: served at the next update boundary, free of cost until then ---
-
-
 class Control:
-    """The driver's requests, which the worker's event loop writes and the training thread reads."""
+    """The driver's requests to a member, which its training thread serves at the next update boundary.
+
+    The worker's event loop writes them; until the boundary they cost the training thread nothing.
+    """
 
     def __init__(self, take: Callable[[], Snapshot]) -> None:
         self.abandoned = False
