@@ -1,21 +1,27 @@
-"""ElasticAveraging: each logical replica moves towards the centre, and the centre towards their mean.
-
-The replicas' states are in logical_replicas.py; the centre is the model's own weights.
-"""
+"""ElasticAveraging: each logical replica moves towards the centre, and the centre towards their mean."""
 
 import torch
 from batchgrowth.shards import subtrees, tree_sum
 from torch import Tensor
 
-from batchgrowth_trainer.exchange.logical_replicas import LogicalReplicas, State
+from batchgrowth_trainer.exchange.logical_replicas import LogicalReplicas, State, register_copies
 from batchgrowth_trainer.exchange.reduction import Reduction
 from batchgrowth_trainer.exchange.strategy import Setting
+from batchgrowth_trainer.replica.replica import Replica
 
 
 class ElasticAveraging(LogicalReplicas):
     """The strategy of ElasticAveraging; it adds the distances to the centre along the fixed tree over the replicas."""
 
     has_centre = True
+
+    @staticmethod
+    def register(replica: Replica) -> None:
+        """Register the state of each replica: its weights, its optimizer's state and its buffers.
+
+        The centre is the model itself.
+        """
+        register_copies(replica)
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)

@@ -1,7 +1,4 @@
-"""Gossip: each logical replica takes the mean of its weights and those of its neighbours in a graph.
-
-The replicas' states, weights and optimizer of each, are in logical_replicas.py.
-"""
+"""Gossip: each logical replica takes the mean of its weights and those of its neighbours in a graph."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,11 +6,17 @@ import torch
 from batchgrowth.choices.exchanges import circles
 from torch import Tensor
 
-from batchgrowth_trainer.exchange.logical_replicas import LogicalReplicas, State
+from batchgrowth_trainer.exchange.logical_replicas import LogicalReplicas, State, register_copies
+from batchgrowth_trainer.replica.replica import Replica
 
 
 class Gossip(LogicalReplicas):
     """The strategy of Gossip."""
+
+    @staticmethod
+    def register(replica: Replica) -> None:
+        """Register the state of each replica: its weights, its optimizer's state and its buffers."""
+        register_copies(replica)
 
     def mix(self, states: dict[int, State], turn: int, *, stop: bool = False) -> bool:  # noqa: ARG002
         """Send this member's replicas to the members that hold their neighbours, and take the means."""

@@ -1,6 +1,6 @@
 """Logical replicas: each has a state of its own, steps by itself, and now and then moves towards others.
 
-The states of Gossip's, ElasticAveraging's and TopK's replicas are here, TopK's residuals (error feedback) among them.
+The states of Gossip's, ElasticAveraging's and TopK's replicas are here; TopK adds its residuals to them.
 """
 
 import time
@@ -97,6 +97,16 @@ State = dict[str, Tensor]
 """The vectors of one logical replica, by name."""
 
 
+def register_copies(replica: Replica, **more: Tensor) -> None:
+    """Register R states, each made of the vectors of the one model and of `more`, and the number of exchanges so far.
+
+    If the exchange keeps residuals, as TopK does, the weights are not among them, since all replicas have the same.
+    """
+    for name, vector in (_live(replica) | more).items():
+        replica.register(_PREFIX + name, vector.unsqueeze(0).repeat(replica.spec.exchange.replicas, 1))
+    replica.register(_TURN, torch.zeros(1, dtype=torch.float64))
+
+
 def _live(replica: Replica) -> dict[str, Tensor]:
     """Return the model's vectors of which each logical replica has its own copy."""
     vectors = replica.of_one()
@@ -109,7 +119,7 @@ class Copies:
     """The states of all logical replicas as they were at the last point that all processes share."""
 
     def __init__(self, replica: Replica) -> None:
-        """Use what LogicalReplicas.register has registered."""
+        """Use what `register_copies` has registered."""
         self._replica = replica
         self._live = _live(replica)
 
@@ -188,25 +198,12 @@ _ENOUGH_UPDATES = 1024
 class LogicalReplicas(ABC):
     """A strategy in which logical replicas train by themselves and exchange at most `most_exchanges` times a round.
 
-    A subclass makes the exchange in `mix`. If it has a centre, `centre` is evaluated, else the mean of the replicas.
+    A subclass says in `register` what each replica keeps, and makes the exchange in `mix`. If it has a centre, `centre`
+    is evaluated, else the mean of the replicas.
     """
 
     has_centre = False
     most_exchanges = 16
-
-    @staticmethod
-    def register(replica: Replica) -> None:
-        """Register R states, each with all vectors of the model, and the number of exchanges so far.
-
-        If the exchange keeps residuals, as TopK does for its error feedback, the weights are not among them, since all
-        replicas have the same: what each has not sent yet is, in a vector of their shape.
-        """
-        kept = _live(replica)
-        if _WEIGHTS not in kept:
-            kept["residual"] = torch.zeros_like(replica.parameters.vector.data)
-        for name, vector in kept.items():
-            replica.register(_PREFIX + name, vector.unsqueeze(0).repeat(replica.spec.exchange.replicas, 1))
-        replica.register(_TURN, torch.zeros(1, dtype=torch.float64))
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting

@@ -1,8 +1,8 @@
 """TopK: each logical replica sends only its largest changes of weights, and keeps the others for a later exchange.
 
 The changes that a replica has not sent, its residual, are added to its next changes, so nothing is lost (error
-feedback). The residuals are vectors of the replicas' states, in logical_replicas.py. The changes that are sent are
-added to the weights in the order of the replicas; then all replicas have the same weights.
+feedback). The changes that are sent are added to the weights in the order of the replicas; then all replicas have the
+same weights.
 """
 
 import math
@@ -13,8 +13,9 @@ from batchgrowth.errors import WorkloadError
 from batchgrowth.plan import Step
 from torch import Tensor
 
-from batchgrowth_trainer.exchange.logical_replicas import LogicalReplicas, State
+from batchgrowth_trainer.exchange.logical_replicas import LogicalReplicas, State, register_copies
 from batchgrowth_trainer.exchange.strategy import Setting
+from batchgrowth_trainer.replica.replica import Replica
 
 MOST_PARAMETERS = 2**31 - 1
 """Places are sent as int32."""
@@ -25,6 +26,11 @@ class TopK(LogicalReplicas):
 
     has_centre = True
     most_exchanges = 64
+
+    @staticmethod
+    def register(replica: Replica) -> None:
+        """Register the state of each replica: its residual, its optimizer's state and its buffers."""
+        register_copies(replica, residual=torch.zeros_like(replica.parameters.vector.data))
 
     def __init__(self, setting: Setting) -> None:
         """Raise WorkloadError for a model with more parameters than a place in a message can name."""
