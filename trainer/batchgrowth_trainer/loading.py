@@ -296,8 +296,8 @@ def _check_arguments(function: Callable[..., Any], entrypoint: str, arguments: M
         return  # some callables written in C have no signature; calling them finds the fault
     takes = signature.parameters
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in takes.values())
-    unknown = [] if takes_any else sorted(set(arguments) - set(takes))
-    if unknown:
+    unknown = sorted(set(arguments) - set(takes))
+    if unknown and not takes_any:
         raise WorkloadError(
             f"workload.arguments.{unknown[0]}: {entrypoint} takes no such argument; "
             f"it takes {', '.join(takes) or 'none'}"

@@ -79,11 +79,17 @@ class Workload:
 
     def values(self, model: nn.Module, inputs: Any, target: Any) -> Any:
         """Return what `step`, or `loss` without a step, returns for a training shard."""
-        return self.loss(predict(model, inputs), target) if self.step is None else self.step(model, inputs, target)
+        if self.step is not None:
+            return self.step(model, inputs, target)
+        return self.loss(predict(model, inputs), target)
 
     def checked(self, values: Any, target: Any, examples: int) -> Tensor:
         """Return `values`, one loss per example. Raises WorkloadError if they are something else."""
-        name, function = ("loss", self.loss) if self.step is None else ("step", self.step)
+        name = "loss"
+        function: Callable[..., Any] = self.loss
+        if self.step is not None:
+            name = "step"
+            function = self.step
         if (
             self.collate is not None
             and isinstance(target, Tensor)
@@ -109,7 +115,9 @@ def predict(model: nn.Module, inputs: Any) -> Any:
     """Call `model(*inputs)` for a tuple or list, `model(**inputs)` for a dictionary, otherwise `model(inputs)`."""
     if isinstance(inputs, dict):
         return model(**inputs)
-    return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+    if isinstance(inputs, (tuple, list)):
+        return model(*inputs)
+    return model(inputs)
 
 
 def checked(values: Tensor, examples: int, name: str = "loss", function: Any = None) -> Tensor:

@@ -357,7 +357,8 @@ class GatherScatterDriver:
             pool.check_connected()
             if run.spec.exchange.settings.backups:
                 overdue = gathering.overdue()
-                for rank, address in zip(overdue, self._idle(gathering) if overdue else (), strict=False):
+                idle = self._idle(gathering) if overdue else []
+                for rank, address in zip(overdue, idle, strict=False):
                     log.debug("%s: worker %s repeats part %d, which is overdue", run.where, address, rank)
                     self._request(gathering, step, rank, len(members), address, model)
             self._restart_hung(gathering)

@@ -105,7 +105,9 @@ def read(workload: Workload, request: Request) -> tuple[Any, Any]:
     The generators are seeded before, unless reading cannot draw from them, and are not restored. Raises DataError,
     which is a ReadFault if the example might be read later or elsewhere, and WorkloadError.
     """
-    dataset = workload.train if request.test is None else workload.test_sets[request.test]
+    dataset = workload.train
+    if request.test is not None:
+        dataset = workload.test_sets[request.test]
     if is_indexed(workload, dataset):
         return fetch(dataset, request.indices)
     seed_generators(request.seed)
@@ -221,8 +223,9 @@ def _read(get: Callable[[Any], Any], key: Any, dataset: Dataset, indices: Sequen
         which = f"example{'s' if len(indices) > 1 else ''} {numbers} of {type(dataset).__name__}"
         remedy = advice_for(error) or f"read it alone in Python to see the whole traceback: train[{indices[0]}]"
         text = f"{which}: {reason(error)}; {remedy}"
-        passing = may_pass(error) or is_of_the_device(error)
-        raise (ReadFault(text, which) if passing else DataError(text)) from error
+        if may_pass(error) or is_of_the_device(error):
+            raise ReadFault(text, which) from error
+        raise DataError(text) from error
 
 
 def _collated(items: list[Any], own: Collate | None, source: Any) -> Any:

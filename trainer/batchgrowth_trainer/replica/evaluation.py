@@ -74,7 +74,9 @@ def _evaluated(
     with watched:  # computing alone: a member that waits for slower ones below does not hang
         chunks = computed(replica, name, layout.runs[rank])
         # Every member needs the shapes of chunk 0 to lay out the same row, so the others compute that chunk too.
-        first = computed(replica, name, (0, 1)) if workload.whole_set_metrics and 0 not in chunks else chunks
+        first = chunks
+        if workload.whole_set_metrics and 0 not in chunks:
+            first = computed(replica, name, (0, 1))
     total = reduce(node_sums(chunks, layout, rank), number, torch.zeros(len(names), dtype=torch.float64))
     values = dict(zip(names, (total / len(test)).tolist(), strict=True))
     if not workload.whole_set_metrics:

@@ -76,8 +76,9 @@ class GrowthState:
         if not self._measures:
             return None
         self._waiting.append((step, sums, norm))
-        is_due = self.course.is_due(step.after) or len(self._waiting) == _MOST_WAITING
-        return self._take_in() if is_due else None
+        if self.course.is_due(step.after) or len(self._waiting) == _MOST_WAITING:
+            return self._take_in()
+        return None
 
     def _take_in(self) -> BatchDecision | None:
         """Take the waiting updates into account, and return the outcome of the last; no look is due at the others."""

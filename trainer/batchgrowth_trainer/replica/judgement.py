@@ -101,7 +101,8 @@ class Judgement:
         for name, watched in self._watched.items():
             numbers = (_mark(watched), *astuple(self._judged[name]))
             self._records[name].copy_(torch.tensor(numbers, dtype=torch.float64))
-        self._end = early_end(self._spec, self._judged[STOP]) if STOP in self._judged else None
+        if STOP in self._judged:
+            self._end = early_end(self._spec, self._judged[STOP])
 
 
 def judged_in(tensors: Mapping[str, Tensor], name: str, watched: WatchedMetric | None) -> BestEvaluation | None:
@@ -123,7 +124,10 @@ def course_of(spec: JobSpec, tensors: Mapping[str, Tensor], plan: Plan) -> Cours
     `plan` is that of the spec alone.
     """
     judged = judged_in(tensors, STOP, spec.evaluation.stop_early)
-    return Course(spec, decisions_in(tensors), None if judged is None else early_end(spec, judged), plan)
+    end = None
+    if judged is not None:
+        end = early_end(spec, judged)
+    return Course(spec, decisions_in(tensors), end, plan)
 
 
 def check_metrics(spec: JobSpec, workload: Workload) -> None:

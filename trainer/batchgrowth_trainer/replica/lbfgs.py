@@ -170,7 +170,9 @@ class Coordinator:
         )
         if not first and of_change[_STEP] > self._least:
             self._take(slices, of_change, of_slope)
-        rate = learning_rate / max(1.0, total(slices.absolute_sums(_SLOPE))) if first else learning_rate
+        rate = learning_rate
+        if first:
+            rate = learning_rate / max(1.0, total(slices.absolute_sums(_SLOPE)))
         direction = self._direction(of_slope)
         if not total(factor * of_slope[name] for name, factor in direction.items()) <= 0.0:
             self._taken = 0  # rounding made the direction uphill, so forget all pairs and follow the slope

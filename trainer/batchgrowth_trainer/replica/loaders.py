@@ -53,7 +53,9 @@ class Loaders:
         """Whether reading training examples may draw random numbers."""
         needed = processes > 0 and self.draws
         # Forked here, when the process has no peers yet: a loader must inherit as few connections as possible.
-        self._loaders = [_Loader(workload) for _ in range(processes)] if needed and _has_room() else []
+        self._loaders: list[_Loader] = []
+        if needed and _has_room():
+            self._loaders = [_Loader(workload) for _ in range(processes)]
         self._turns = cycle(self._loaders)
         self._reading = Lock()  # a data set may keep a file open, and reading seeds the generators of the process
 
@@ -209,8 +211,10 @@ def _send(pipe: Connection, batch: Batch | Exception) -> None:
         raise
     except FAULTS as error:  # it was raised by pickling, which ends before the first byte is sent
         fault = workload_error("sending a batch from a process of workers.loaders", error)
-        may_fit_later = isinstance(error, RuntimeError) and str(error).startswith(_UNMAPPED)
-        pipe.send(ReadFault(str(fault), "a batch without shared memory") if may_fit_later else fault)
+        if isinstance(error, RuntimeError) and str(error).startswith(_UNMAPPED):  # it may fit later
+            pipe.send(ReadFault(str(fault), "a batch without shared memory"))
+        else:
+            pipe.send(fault)
 
 
 def _receive(pipe: Connection, requests: "SimpleQueue[Request | None]") -> None:

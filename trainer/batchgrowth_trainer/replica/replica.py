@@ -221,8 +221,9 @@ class Replica:
             seed_generators(shard_seed(self.spec.seed, step.position.update, shard))
             if workload.augment is not None:
                 inputs = workload.augmented(inputs)
-            # One example has no variance, so batch norm uses its running statistics.
-            resting = [norm for norm in self._batch_norms if norm.training] if count == 1 else []
+            resting = []
+            if count == 1:  # which has no variance, so batch norm uses its running statistics
+                resting = [norm for norm in self._batch_norms if norm.training]
             for norm in resting:
                 norm.eval()
             with self._arithmetic:
@@ -231,7 +232,9 @@ class Replica:
                 norm.train()
             # To differentiate the losses themselves takes less time, but makes torch import sympy: 0.4 s, and tens of
             # MiB of each process.
-            loss = (losses.float() if losses.dtype is torch.bfloat16 else losses).sum()
+            if losses.dtype is torch.bfloat16:
+                losses = losses.float()
+            loss = losses.sum()
             with _UNFOLLOWED if follow is None else follow(done):
                 loss.backward()  # type: ignore[no-untyped-call]
             loss = loss.detach()
@@ -298,13 +301,17 @@ class Replica:
         self.is_whole = False
         if self.buffers.length:
             self.buffers.advance(self.buffers.clone(), rest[: self.buffers.length].div_(examples))
-        optimizer = self.optimizer if part is None else part.optimizer
+        optimizer: AnyOptimizer | None = self.optimizer
+        place = slice(None)
+        if part is not None:
+            optimizer = part.optimizer
+            place = part.place
         if optimizer is not None:
             if self.spec.optimizer.clipping is not None:
                 clip(gradient, norm, self.spec.optimizer.clipping)
             optimizer.step(gradient, learning_rate, step.position.update)
             if self.average is not None:
-                self.average.follow(step.position.update, slice(None) if part is None else part.place)
+                self.average.follow(step.position.update, place)
         return Taken(loss, learning_rate, norm, sums)
 
     def advance(self, step: Step, taken: Taken) -> Committed:

@@ -126,7 +126,11 @@ class TorchOptimizer:
                 name, count = self._kind_of(key, value)
                 start = lengths.get(name, 0)
                 lengths[name] = start + count
-                shape, device = ((), _CPU) if name == _NUMBERS else (tuple(value.shape), value.device)
+                shape: tuple[int, ...] = ()
+                device = _CPU
+                if name != _NUMBERS:
+                    shape = tuple(value.shape)
+                    device = value.device
                 yield _Kept(owner, key, name, slice(start, start + count), shape, device, type(value))
         for name, length in lengths.items():
             dtype = torch.float64 if name == _NUMBERS else getattr(torch, name)
