@@ -1,4 +1,4 @@
-"""How a measured batch grows: the course of a training is its plan as decided so far, and decides after each update.
+"""How a measured batch grows: a training's course holds the plan as decided so far, and decides after each update.
 
 Everything here is pure and exact in the order of its operations, so all members of a group that see the same sums take
 the same decisions. The memory of a course is a list of numbers, which the trainer keeps with the model's state:

@@ -44,7 +44,7 @@ def warmed_up(warmup: Warmup | None, update: int, learning_rate: float) -> float
 
 
 class Gain:
-    """The gain of a learning-rate rule that follows what training measures, beside a growth of any kind.
+    """The gain of a measured learning-rate rule; it works with any growth rule.
 
     `memory` counts the numbers that it remembers; 0 if no gain is measured.
     """

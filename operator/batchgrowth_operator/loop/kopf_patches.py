@@ -187,7 +187,7 @@ def refusal_message(error: BaseException) -> str | None:
 
 
 class RefusalFilter(logging.Filter):
-    """Drops kopf's own records of a refusal: one per attempt, and a traceback at each level that it passes."""
+    """Drops kopf's own log records of a refusal: one per attempt, and a traceback for each level that re-raises it."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to log the record."""

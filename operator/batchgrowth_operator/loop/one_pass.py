@@ -62,7 +62,7 @@ class Reconciler:
         return result
 
     async def _run(self, key: Key, failures: tuple[Failure, ...]) -> PassResult:
-        """Observe the job, decide what to write, and write it. Raises what a request raises."""
+        """Observe the job, decide what to write, and write it. Raises the errors of requests."""
         seen = await self.observer.observe(key, failures)
         if seen is None:
             self._leave(key, "the job is gone")

@@ -369,7 +369,7 @@ class TopKBlock(Model):
     rules: ClassVar = (decimal_rule("density", above=0, most=1, example="0.01"),)
 
     def count(self, parameters: int) -> int:
-        """Return how many changes a replica of a model with that many parameters sends."""
+        """Return the number of changes that a replica of a model with that many parameters sends."""
         return max(1, ceil(Fraction(self.density) * parameters))
 
 

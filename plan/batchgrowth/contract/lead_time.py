@@ -21,7 +21,7 @@ class Upcoming:
 
 
 def smoothed(lead_seconds: float | None, measured_seconds: float) -> float:
-    """Return the new start-up time of workers: the first measurement as it is, later ones averaged in."""
+    """Return the new start-up time of workers: the first measurement, or a moving average with later ones."""
     if lead_seconds is None:
         return measured_seconds
     return lead_seconds + SMOOTHING * (measured_seconds - lead_seconds)

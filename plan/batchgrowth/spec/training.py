@@ -236,7 +236,7 @@ class WithoutDecay(Model):
 
 @choice_of(OPTIMIZERS)
 class Optimizer(Choice):
-    """What turns a gradient into new weights: `type`, and the block of that name."""
+    """The method that turns a gradient into new weights: `type`, and the block of that name."""
 
     type: str
     clipping: Clipping | None = Field(None, description="A bound on the gradient of each update. Default: none.")

@@ -254,7 +254,7 @@ class Stragglers:
             self._in_a_row[copy.worker] += 1
 
     def follow(self, event: Event) -> None:
-        """Forget a worker that has ended or is gone; one that ended by a fault is left out.
+        """Forget a worker that has finished or is gone; leave out a worker that ended with a fault.
 
         One whose connection is lost is gone, or soon will be. Other errors are ignored, as the rows are: the part has
         been computed without one.

@@ -236,7 +236,7 @@ def _examples(position: Position, plan: Plan) -> float:
 
 @dataclass(frozen=True, slots=True)
 class JoinedCluster:
-    """A worker pool that is open, how it is scaled, and the address of this machine that its workers can reach."""
+    """An open worker pool, its scaling, and the address of this machine that its workers can reach."""
 
     pool: WorkerPool
     scaling: Scaling

@@ -120,7 +120,7 @@ class Int8:
         vector.copy_(_scaled(whole, scales)[: len(vector)])
 
     def pack(self, vector: Tensor) -> Tensor:
-        """Return one byte a number, and then the scales of the blocks."""
+        """Return one byte per number, then the scales of the blocks."""
         whole, scales = self._coded(vector)
         return torch.cat((whole.to(torch.int8).view(-1)[: len(vector)].view(torch.uint8), scales.view(torch.uint8)))
 

@@ -126,7 +126,7 @@ class LocalSGD:
 
     @torch.no_grad()
     def _take(self, mean: Tensor) -> None:
-        """Move the state at the start of the round to the mean of the replicas'."""
+        """Move the replica's vectors from the state at the round's start to the mean over the logical replicas."""
         replica = self._replica
         replica.is_whole = False
         if self._outer is None:

@@ -54,7 +54,7 @@ class LocalUpdates:
         return seen
 
     def _ahead(self, number: int, index: int, steps: Sequence[Step], shard: int) -> Iterator[Request]:
-        """Yield this member's requests from that shard on, replica by replica and update by update."""
+        """Yield this member's requests that follow that shard, replica by replica and update by update."""
         plan = self._replica.plan
         present = ((step, number) for step in steps[index:])
         others = ((step, later) for later in range(number + 1, self.run[1]) for step in steps)

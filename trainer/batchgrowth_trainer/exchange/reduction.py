@@ -117,7 +117,7 @@ class Reduction:
         room: Tensor,
         across: Layout | None,
     ) -> Reduced:
-        """Have each of the first `slices` members add up one slice and send its total to all `ranks`.
+        """Let each of the first `slices` members add one slice and send its total to all `ranks`.
 
         `across` is the layout of the grid's rows if `ranks` are one of several: a slice is then added over all rows.
         """
@@ -165,7 +165,7 @@ class Reduction:
         return add_parts(rows, layout, self._quantize), waited
 
     def _spread(self, ranks: Sequence[int], spans: Sequence[slice], total: Tensor) -> float:
-        """Send this member's slice of `total` to the others, and fill in theirs; return the seconds of it."""
+        """Send this member's slice of `total` to the others, and receive theirs into it; return the seconds."""
         own = spans[ranks.index(self._group.rank)]
         outgoing = {}
         if length_of(own):

@@ -112,7 +112,7 @@ def foreign(manifest: Mapping[str, Any], mathematics: Mapping[str, Any], elsewhe
 
 
 def digest(manifest: Mapping[str, Any]) -> str:
-    """Return the digest of a manifest's other parts."""
+    """Return the digest of a manifest that has no digest field yet."""
     return sha256(json.dumps(manifest, sort_keys=True).encode())
 
 

@@ -210,7 +210,7 @@ def read_summary(directory: Path) -> dict[str, Any] | None:
 
 
 def evaluation_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what a summary says about an early stop and about the best evaluation, each with its name."""
+    """Return the names and values of a summary's early stop and best evaluation."""
     facts = []
     if early := summary.get("stoppedEarly"):
         facts.append(("ended early", f"after epoch {early['afterEpoch']}"))

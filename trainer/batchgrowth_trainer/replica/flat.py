@@ -361,7 +361,7 @@ class Rows:
         )
 
     def release(self, partials: Iterable[Partial]) -> None:
-        """Take rows back for the next update."""
+        """Keep these rows for the next update."""
         self._free.extend(partials)
 
     @property

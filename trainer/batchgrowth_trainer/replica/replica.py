@@ -269,7 +269,7 @@ class Replica:
         return self.advance(step, self.take_step(step, gradient, rest, step.examples))
 
     def split(self, total: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradient in a total, shape (L,), and what follows it."""
+        """Return the gradient in a total, shape (L,), and the rest of the total."""
         gradient, rest = total.split_with_sizes([self.parameters.length, self.length - self.parameters.length])
         return gradient, rest
 
@@ -315,7 +315,7 @@ class Replica:
         return Taken(loss, learning_rate, norm, sums)
 
     def advance(self, step: Step, taken: Taken) -> Committed:
-        """Advance the position past an update whose step is taken, and have the growth look at it."""
+        """Advance the position past an update whose step is taken, and let the growth take it into account."""
         decision = self.growth.after(step, taken.sums, taken.norm)
         if decision is not None:
             self.follow_decisions()  # before the position moves on: the next update may be larger
@@ -342,7 +342,7 @@ class Replica:
         return vectors
 
     def model_tensors(self) -> dict[str, Tensor]:
-        """Return the vectors that the gradient depends on: `tensors()` without what is not the model's own."""
+        """Return the vectors on which the gradient depends: those of `tensors()` that belong to the model."""
         vectors = {"parameters": self.parameters.vector.data}
         for dtype, vector in self.buffers.vectors.items():
             vectors[f"buffers.{str(dtype).removeprefix('torch.')}"] = vector

@@ -101,7 +101,7 @@ class Endpoint:
     def __init__(
         self, registry: CollectorRegistry, host: str, port: int, trouble: Callable[[], str] = lambda: ""
     ) -> None:
-        """Port 0 takes a free one; `trouble` returns what hangs, if anything. Raises PortError if the port is taken."""
+        """Listen on the port, or on a free one for 0. `trouble` returns what hangs. Raises PortError if it is taken."""
         self.registry = registry
         self._server: WSGIServer
         self._thread: Thread

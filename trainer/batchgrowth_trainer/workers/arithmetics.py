@@ -93,7 +93,7 @@ class Arithmetics:
         return {role: job.to_json() for role, job in self._job.items()} | {"differing": self._records}
 
     def _compare(self, role: str, name: str, host: str, arithmetic: Arithmetic) -> str:
-        """Return how it differs from the job's; empty if it does not."""
+        """Return how this arithmetic differs from the job's; empty if it does not."""
         job = self._job.setdefault(role, arithmetic)
         if job.digest == arithmetic.digest:
             return ""

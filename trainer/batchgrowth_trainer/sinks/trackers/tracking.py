@@ -97,7 +97,7 @@ class TrackerLibrary:
     implementation: str
 
     def load(self) -> Tracker:
-        """Make the tracker. Raises what its library raises when it is imported."""
+        """Make the tracker. Raises the errors of importing its library."""
         made: Tracker = pkgutil.resolve_name(f"{__package__}.{self.implementation}")()
         return made
 
