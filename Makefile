@@ -61,9 +61,9 @@ test: $(INSTALLED) ## the tiers pure and torch, and a sample of chart and dask: 
 	$(BIN)/pytest $(TOGETHER) 3 -m "not long" tests/torch
 	$(BIN)/pytest $(TOGETHER) 3 -m "smoke and not long" $(PARTLY)
 
+# Pods wait more than they compute, so the other tiers run beside them; tests/cluster/conftest.py deals the tests.
 test-all: built ## what `make test` leaves out, and API server and cluster, as far as this machine can; skips say why
-	$(BIN)/pytest -n 4 --dist load --maxschedchunk 1 -m "not long" tests/gpu tests/cluster
-	$(BIN)/pytest $(TOGETHER) 4 -m "not smoke and not long" $(PARTLY) tests/apiserver
+	$(BIN)/pytest $(TOGETHER) 5 -m "not smoke and not long" tests/gpu tests/cluster $(PARTLY) tests/apiserver
 
 test-long: built ## the longest tests: more faults, more combinations (two to three hours)
 	$(BIN)/pytest -m long tests

@@ -1,8 +1,9 @@
 """This tier needs a real Kubernetes: one on this machine (Linux, root, Go, Debian packages) or BATCHGROWTH_KUBECONFIG.
 
 The chart is installed once, and each test has its own namespace, which admits restricted pods only.
-Several processes of pytest-xdist share both. A test that is marked `alone` waits until no other test runs, and one that
-is marked `operator` until no other one with that mark does.
+Several processes of pytest-xdist share both. A test that is marked `alone` waits until no other test of this tier runs,
+one that is marked `quiet` until no other test runs at all, and one that is marked `operator` until no other one with
+that mark does.
 On a user's cluster, BATCHGROWTH_VALUES is a file of chart values with images that it can pull.
 """
 
@@ -14,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -35,8 +37,12 @@ from cluster.users import KUBECONFIG, users_cluster  # noqa: E402
 
 FAKE_NODES, GPUS = 16, 8
 LONGEST_TEST_SECONDS = 600
-TURNS, OPERATOR, USERS, INSTALLATION = (f"cluster-tests-{lock}" for lock in ("turns", "operator", "users", "chart"))
-"""Locks: of every test, of tests marked `operator`, of processes that use the cluster, and for setting it up."""
+QUIET, TURNS, OPERATOR, USERS, INSTALLATION = (
+    f"cluster-tests-{lock}" for lock in ("quiet", "turns", "operator", "users", "chart")
+)
+"""Locks: of every test, of this tier's tests, of those marked `operator`, of processes that use the cluster, and for
+setting it up.
+"""
 STARTED_BY_TESTS = "started-by-tests"
 """A file in the cluster's folder."""
 
@@ -65,20 +71,47 @@ def is_here(item: pytest.Item) -> bool:
     return "/tests/cluster/" in item.path.as_posix()
 
 
+def waits(item: pytest.Item) -> bool:
+    """Whether the test may have to wait until others have ended."""
+    return any(item.get_closest_marker(name) for name in ("operator", "alone", "quiet"))
+
+
 def place(item: pytest.Item) -> int:
-    """Return when a test starts: the longest ones, which have time limits of their own, before any that waits."""
+    """Return when a test starts: those with time limits of their own first, which are the longest, and `quiet` last."""
     if not is_here(item) or item.get_closest_marker("timeout"):
         return 0
-    waiting = (name for name in ("alone", "operator") if item.get_closest_marker(name))
-    return {"alone": 3, "operator": 2}.get(next(waiting, ""), 1)
+    waiting = (name for name in ("quiet", "alone", "operator") if item.get_closest_marker(name))
+    return {"quiet": 4, "alone": 3, "operator": 2}.get(next(waiting, ""), 1)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def dealt(here: list[pytest.Item], others: list[pytest.Item], processes: int) -> list[pytest.Item]:
+    """Return the tests in the order in which `--dist worksteal` deals them: to each process an equal number in a row.
+
+    Pods mostly compute at their start and wait otherwise, so tests of other tiers use the processors meanwhile.
+    The first process gets this tier's tests that wait for each other: a process that waits runs no test.
+    Each of the other processes starts with its share of the rest of this tier.
+    """
+    free = [item for item in here if not waits(item)]
+    piles = [[item for item in here if waits(item)], *(free[first :: processes - 1] for first in range(processes - 1))]
+    left, tests = iter(others), len(here) + len(others)
+    for number, pile in enumerate(piles):
+        size = tests // (processes - number)
+        tests -= size
+        pile += islice(left, max(0, size - len(pile)))
+    return [item for pile in piles for item in pile]
+
+
+@pytest.hookimpl(trylast=True)  # what is deselected is dealt to nobody
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip this tier if there is no cluster, and on a user's cluster the tests that need a local one.
 
-    Tests that may have to wait for others come last, because a process that waits runs no test.
+    Tests that may have to wait for others come last.
     """
     items.sort(key=place)
+    processes = int(getattr(config, "workerinput", {}).get("workercount", 1))
+    others = [item for item in items if not is_here(item)]
+    if others and processes > 1:
+        items[:] = dealt([item for item in items if is_here(item)], others, processes)
     users = os.environ.get(KUBECONFIG)
     no_cluster = None if users else why_no_cluster()
     no_local = f"{KUBECONFIG} is set: needs the node, fake nodes or images of `python -m cluster`" if users else None
@@ -111,12 +144,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Wait for the test's turn; its time limit begins afterwards."""
-    if not is_here(item):
-        return (yield)
     with ExitStack() as turn:
-        turn.enter_context(alone(TURNS) if item.get_closest_marker("alone") else together(TURNS))
-        if item.get_closest_marker("operator"):
-            turn.enter_context(alone(OPERATOR))
+        if is_here(item):
+            turn.enter_context(alone(TURNS) if item.get_closest_marker("alone") else together(TURNS))
+            if item.get_closest_marker("operator"):
+                turn.enter_context(alone(OPERATOR))
+        turn.enter_context(alone(QUIET) if item.get_closest_marker("quiet") else together(QUIET))
         return (yield)
 
 

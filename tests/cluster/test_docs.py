@@ -115,7 +115,8 @@ def test_metrics_by_eye(shell: dict[str, str]) -> None:
     assert "Forwarding from 127.0.0.1:9090" in typed(forward, shell)
 
 
-@pytest.mark.alone  # with other jobs beside it the pauses would be theirs
+@pytest.mark.alone
+@pytest.mark.quiet  # with others beside it the pauses would be theirs
 @pytest.mark.usefixtures("reinstalled")
 def test_the_demo(local: LocalCluster, reader: Reader, local_sha256: Callable[[str], str]) -> None:
     """README's one command prints the job's columns, and the SHA-256 of the weights of a run on one machine.

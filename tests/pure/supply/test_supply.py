@@ -57,15 +57,22 @@ def test_a_new_dependency_needs_an_allowed_licence(lines: str, refused: str | No
 
 
 def test_each_image_has_an_sbom(tmp_path: Path) -> None:
-    """It names what the image needs, in the locked versions, and nothing of the other image or of the tests."""
+    """It names what the image needs, in the locked versions, and nothing of the other image or of the tests.
+
+    Each part is needed by another one or by the project, and the same parts give the same bytes: no time, no random id.
+    """
     subprocess.run(["make", "--old-file=.venv/.installed", "sboms", f"SBOMS={tmp_path}"], cwd=ROOT, check=True)
     lock = (ROOT / "requirements.lock").read_text().lower()
     names: dict[str, set[str]] = {}
     for image in ("operator", "trainer"):
-        parts: list[dict[str, Any]] = json.loads((tmp_path / f"{image}.cdx.json").read_text())["components"]
+        content: dict[str, Any] = json.loads((tmp_path / f"{image}.cdx.json").read_text())
+        parts: list[dict[str, Any]] = content["components"]
         names[image] = {part["name"].lower() for part in parts}
         pins = [re.sub(r"[-_.]+", "-", part["name"].lower()) + f"=={part['version']}" for part in parts]
         assert [pin for pin in pins if pin not in lock] == []
+        needed = {need for each in content["dependencies"] for need in each.get("dependsOn", [])}
+        assert {part["bom-ref"] for part in parts} - needed == set()
+        assert {"serialNumber", "timestamp"} & {*content, *content["metadata"]} == set()
 
     assert names["operator"] > {"kopf", "kubernetes", "pydantic"}
     assert names["trainer"] > {"torch", "distributed", "safetensors", "pydantic"}
