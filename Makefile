@@ -7,7 +7,7 @@ UV = VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 SBOMS := dist
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-all test-long test-pure built check sboms format bench gpu generate cluster cluster-down images demo package lock clean
+.PHONY: help install run test test-all test-long test-pure built check code supply sboms format bench gpu generate cluster cluster-down images demo package lock clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -30,13 +30,16 @@ $(INSTALLED): pyproject.toml requirements.lock
 run: $(INSTALLED) ## train the example job on real data, with plots; again: resumes it, or reports that it has ended
 	@$(BIN)/batchgrowth run examples/digits.yaml --resume
 
-check: $(INSTALLED) ## format, lint, types, import contracts; licences, SBOMs and known vulnerabilities of what is locked
+check: code supply ## format, lint, types, import contracts; licences, SBOMs and known vulnerabilities of what is locked
+
+code: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+supply: $(INSTALLED) sboms
 	$(BIN)/pip-licenses
-	@$(MAKE) --no-print-directory sboms
 	$(BIN)/python -m cluster.supply
 
 # The environments hold what the Dockerfile installs, as hard links to uv's cache, for the Python of .venv.
@@ -58,8 +61,7 @@ PARTLY := tests/pure/operator/machine tests/chart tests/dask # `make test` runs 
 # Without coverage the operator's machine takes half the time, and it adds none.
 test: $(INSTALLED) ## the tiers pure and torch, and a sample of chart and dask: minutes on any machine, nothing is built
 	$(BIN)/pytest $(TOGETHER) 2 -m "not long" tests/pure --ignore tests/pure/operator/machine --cov=batchgrowth --cov=batchgrowth_operator --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
-	$(BIN)/pytest $(TOGETHER) 3 -m "not long" tests/torch
-	$(BIN)/pytest $(TOGETHER) 3 -m "smoke and not long" $(PARTLY)
+	$(BIN)/pytest $(TOGETHER) 4 -m "smoke and not long" tests/torch $(PARTLY)
 
 # Pods wait more than they compute, so the other tiers run beside them; tests/cluster/conftest.py deals the tests.
 test-all: built ## what `make test` leaves out, and API server and cluster, as far as this machine can; skips say why

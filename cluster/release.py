@@ -77,7 +77,11 @@ def load_images(cluster: LocalCluster, say: Say = silence) -> Values:
         "trainer": {"image": _image("trainer")},
         # The tag never changes; this annotation restarts the Deployment when the image changes.
         "podAnnotations": {"batchgrowth.dev/image": operator[-1].stem},
-        "dask-kubernetes-operator": {"image": {"name": dask_image.REPOSITORY, "tag": dask_image.TAG}},
+        "dask-kubernetes-operator": {
+            "image": {"name": dask_image.REPOSITORY, "tag": dask_image.TAG},
+            # Without a request it gets no processor time beside pods that train, and fails its liveness probe.
+            "resources": {"requests": {"cpu": "200m"}},
+        },
     }
 
 

@@ -19,6 +19,13 @@ sys.path.append(str(USER_CODE))  # so that an entrypoint can name small:net, and
 MakeReplica = Callable[[BatchGrowthJob, Workload], Replica]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the whole tier as `smoke`: `make test` runs it beside a sample of others, which wait for processes."""
+    for item in items:
+        if "/tests/torch/" in item.path.as_posix():
+            item.add_marker(pytest.mark.smoke)
+
+
 @pytest.fixture(autouse=True)
 def _one_thread(nothing_left_behind: None) -> Iterator[None]:
     """The number of threads belongs to the bits."""
