@@ -227,7 +227,7 @@ class RealJob:
         patch = json.dumps({"spec": spec})
         self.in_namespace("patch", "batchgrowthjob", self.name, "--type", "merge", "--patch", patch)
 
-    def reaches(self, update: int, seconds: float = 120) -> None:
+    def reaches(self, update: int, seconds: float = 240) -> None:
         """Returns when the job has done that many updates; fails if it ends before or times out."""
 
         def there() -> bool:
