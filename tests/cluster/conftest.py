@@ -297,8 +297,6 @@ def local_sha256(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Call
     """Returns a function: the SHA-256 of the weights that `batchgrowth run` trains from a manifest on this machine.
 
     One worker trains them, once a run for each manifest. Modules that it is given besides lie beside the manifest.
-
-    That process yields to all others.
     """
 
     def trained(manifest: str, *modules: Path) -> str:
@@ -317,8 +315,8 @@ def train(manifest: str, modules: tuple[Path, ...], folder: Path) -> str:
     (folder / "job.yaml").write_text(manifest)
     for module in modules:
         shutil.copy(module, folder)
-    command = [Path(sys.executable).parent / "batchgrowth", "run", "job.yaml", "--output-dir", "out"]
-    words = ["nice", "-n", "5", *command, "--workers", "1", "--no-plots"]
+    program = Path(sys.executable).parent / "batchgrowth"
+    words = [program, "run", "job.yaml", "--output-dir", "out", "--workers", "1", "--no-plots"]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
     assert 0 == done.returncode, done.stderr
     return str(json.loads((folder / "out" / "summary.json").read_text())["weightsSha256"])
