@@ -200,7 +200,10 @@ def _row(stage: Stage, course: Course) -> list[str]:
     ]
     if stage.index in course.values:
         value = course.values[stage.index]
-        row.append(f"{value:.4g}" if math.isfinite(value) else "too large to measure")
+        if math.isfinite(value):
+            row.append(f"{value:.4g}")
+        else:
+            row.append("too large to measure")
     return row
 
 

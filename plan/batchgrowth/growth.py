@@ -227,7 +227,10 @@ class Course:
             asked = wanted * most
             ceiling = max(batch.maximum, wanted)
         asked = min(asked, wanted * most)
-        asked = max(asked, wanted / most if self._looks.may_shrink else wanted)
+        smallest: float = wanted
+        if self._looks.may_shrink:
+            smallest = wanted / most
+        asked = max(asked, smallest)
         if wanted / least < asked < wanted * least or len(self.decisions) == MOST_DECISIONS:
             return wanted
         return min(max(math.floor(asked / shard + 0.5) * shard, batch.initial), ceiling)
@@ -267,9 +270,11 @@ class Course:
 def _signals(sums: Sequence[float]) -> Signals:
     """Return the means that a rule sees; the noise is 0 if no update had two shards."""
     examples, loss, batch_square, measured, square, trace = sums
+    if not measured:
+        return Signals(loss=loss / examples, batch_square=batch_square / examples, square=0.0, trace=0.0)
     return Signals(
         loss=loss / examples,
         batch_square=batch_square / examples,
-        square=square / measured if measured else 0.0,
-        trace=trace / measured if measured else 0.0,
+        square=square / measured,
+        trace=trace / measured,
     )

@@ -73,7 +73,9 @@ class Stage:
 
 
 def _number(number: Fraction) -> int | float:
-    return number.numerator if number.denominator == 1 else float(number)
+    if number.denominator == 1:
+        return number.numerator
+    return float(number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,8 +291,10 @@ def _stages(spec: JobSpec, rule: GrowthRule, schedule: ScheduleRule) -> Iterator
             until = rule.until(start)
             if until.update is not None:
                 end = epochs.after_updates(start, used, until.update - start.update)
+            elif until.epoch is not None:
+                end = epochs.to_epoch(start, used, until.epoch)
             else:
-                end = epochs.to_epoch(start, used, spec.epochs if until.epoch is None else until.epoch)
+                end = epochs.to_epoch(start, used, spec.epochs)
         last_epoch = end.epoch
         if end.offset == 0:
             last_epoch -= 1  # the stage ends with an epoch, so its last update is in the epoch before

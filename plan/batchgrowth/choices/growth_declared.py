@@ -307,7 +307,9 @@ class MilestonesRule:
         return Until(epoch=self.at[passed])
 
     def _passed(self, position: Position) -> int:
-        return bisect_right(self.at, position.update if self.by_update else position.epoch)
+        if self.by_update:
+            return bisect_right(self.at, position.update)
+        return bisect_right(self.at, position.epoch)
 
 
 MILESTONES = GrowthEntry(

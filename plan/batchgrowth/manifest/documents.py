@@ -138,7 +138,10 @@ def dotted(path: KeyPath) -> str:
     """Return the path as a user spells it: spec.batch.growth.milestones.steps[0].epoch."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{printable(part)}"
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{printable(part)}"
     return text.removeprefix(".")
 
 

@@ -70,7 +70,9 @@ def _as_manifest(value: Any, path: KeyPath) -> Any:
         return [_as_manifest(item, (*path, index)) for index, item in enumerate(value)]
     if schema.get("pattern") == DECIMAL and isinstance(value, int | float) and not isinstance(value, bool):
         text = f"{Decimal(repr(value)):f}"  # without an exponent: 1e-05 is "0.00001"
-        return text.rstrip("0").removesuffix(".") if "." in text else text
+        if "." in text:
+            text = text.rstrip("0").removesuffix(".")
+        return text
     return value
 
 

@@ -94,7 +94,9 @@ def _baseline(template: Mapping[str, Any]) -> Iterator[Broken]:
         if sysctl.get("name") not in SYSCTLS:
             yield f"spec.securityContext.sysctls.{sysctl.get('name')}", sysctl.get("value"), REMOVE
     annotations = at(template, "metadata.annotations")
-    for name, profile in annotations.items() if isinstance(annotations, Mapping) else ():
+    if not isinstance(annotations, Mapping):
+        annotations = {}
+    for name, profile in annotations.items():
         if name.startswith(APP_ARMOR) and not str(profile).startswith(("runtime/default", "localhost/")):
             yield f"metadata.annotations.{name}", profile, REMOVE
     yield from _context(at(template, "spec.securityContext"), "spec.securityContext")
@@ -113,7 +115,9 @@ def _context(context: Any, path: str) -> Iterator[Broken]:
 
 def _added(container: Mapping[str, Any], path: str, allowed: tuple[str, ...]) -> Iterator[Broken]:
     added = at(container, "securityContext.capabilities.add")
-    for name in added if isinstance(added, list) else ():
+    if not isinstance(added, list):
+        return  # the API server refuses it
+    for name in added:
         if name not in allowed:
             yield f"{path}.securityContext.capabilities.add", name, REMOVE
 

@@ -248,7 +248,9 @@ def _given(path: KeyPath, value: Any, document: Document) -> str:
     if isinstance(value, BaseModel):
         return "a block"
     text = redacted(document.written.get(path, str(value)))
-    return printable(f'"{text}"' if isinstance(value, str) else text)
+    if isinstance(value, str):
+        text = f'"{text}"'
+    return printable(text)
 
 
 def _remedy(path: KeyPath, value: Any, document: Document) -> str:
@@ -279,7 +281,9 @@ def wanted(node: Schema) -> str:
     kind = node.get("type")
     if "enum" in node:
         names = ", ".join(map(str, node["enum"]))
-        return f"one of {names}" if len(node["enum"]) > 1 else names
+        if len(node["enum"]) == 1:
+            return names
+        return f"one of {names}"
     if kind == "integer":
         return f"a whole number from {node['minimum']} to {node['maximum']}"
     if kind == "boolean":

@@ -190,10 +190,10 @@ class PodVolume(Model):
     def has_token(self) -> bool:
         """Return True if a service account's token is projected into the volume."""
         projected = self.sources.get("projected")
-        parts = projected.get("sources") if isinstance(projected, dict) else None
-        if not isinstance(parts, list):
+        if not isinstance(projected, dict) or not isinstance(projected.get("sources"), list):
             return False
-        return any(isinstance(part, dict) and part.get("serviceAccountToken") is not None for part in parts)
+        parts = [part for part in projected["sources"] if isinstance(part, dict)]
+        return any(part.get("serviceAccountToken") is not None for part in parts)
 
 
 class VolumeMount(Model):
