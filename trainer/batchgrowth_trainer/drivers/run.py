@@ -143,6 +143,7 @@ class RunState:
     def record_rows(self, rows: Sequence[HistoryRow]) -> None:
         """Record committed updates; those that are in the history already are ignored. Raises CheckpointError."""
         for sent in rows:
+            # Only the run knows when it began, so it sets the seconds of a row that a member has sent.
             if self._began is None:
                 self._began = sent.committed_at - sent.compute_seconds - sent.exchange_seconds - sent.wait_seconds
             row = replace(sent, seconds=self._seconds_at(sent.committed_at))
@@ -158,6 +159,7 @@ class RunState:
                 self._take_decision(row, row.decision)
         self._waiting_for = ""
         if rows:
+            # Also for rows that are in the history: after a recovery, the run repeats updates that were recorded.
             self.update = max(self.update, rows[-1].update)
 
     def _take_decision(self, row: HistoryRow, decision: BatchDecision) -> None:
@@ -174,6 +176,7 @@ class RunState:
 
     def flush(self) -> None:
         """Write the buffered history to disk. Raises CheckpointError and Superseded."""
+        # First: a run that has taken over the folder cuts the history at its checkpoint, and rows after that would mix.
         self._check_held()
         with reported_as_checkpoint_error():
             self._history.flush()

@@ -171,7 +171,7 @@ class CheckpointStore:
             unfinished.mkdir()
             size = self._write(unfinished, snapshot, story)
             target = self._free(name)
-            unfinished.rename(target)
+            unfinished.rename(target)  # publishes the checkpoint: what was written before it is already on the disk
             flush_folder(self.directory)
         except OSError as error:
             shutil.rmtree(unfinished, ignore_errors=True)

@@ -60,7 +60,7 @@ class RowFile:
         Raises CheckpointError if the file has other columns, as the file of an earlier run may, and OSError with the
         file's name.
         """
-        if not self._header:
+        if not self._header:  # a new file, or one whose header a crash tore
             self._header = header
             self._buffer += f"{','.join(header)}\n".encode()
         if header != self._header:
@@ -300,6 +300,7 @@ class History:
 
     def append(self, row: HistoryRow) -> bool:
         """Append the row; return False if its update already has one."""
+        # A recovery repeats updates with the same result, and a member that became the reporter sends rows again.
         if row.update <= self._updates.last:
             return False
         self._updates.append(HISTORY_HEADER, row.update, _cells(row))

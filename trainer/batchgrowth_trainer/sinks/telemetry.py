@@ -41,6 +41,7 @@ class Telemetry:
         match event:
             case HistoryRow():
                 plan = self._plan
+                # A counter per row, not the row's number: after a restart counters begin at 0, as Prometheus expects.
                 metrics["batchgrowth_updates_total"].inc()
                 metrics["batchgrowth_examples_total"].inc(max(0.0, event.epoch - self._epoch) * plan.examples_per_epoch)
                 self._epoch = event.epoch

@@ -43,7 +43,7 @@ class Training:
 
     @property
     def parameters(self) -> dict[str, Value]:
-        """The spec's values by their path, such as `batch.initial`; an item of a list has its index in the path."""
+        """Return the spec's values by path, such as `batch.initial`; an item of a list has its index in the path."""
         return dict(_leaves("", self.spec))
 
 
