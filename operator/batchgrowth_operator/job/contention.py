@@ -48,10 +48,8 @@ def contention(seen: Observed, manifests: Iterable[Manifest], clock: Clock) -> C
     for manifest in manifests:
         ref = ref_of(manifest)
         found = seen.children.get(ref)
-        if found is None:
-            continue
-        paths = [path for path in drifted(found, manifest) if path[0] != "status"]
-        if not paths:
+        paths = [] if found is None else [path for path in drifted(found, manifest) if path[0] != "status"]
+        if found is None or not paths:
             continue
         changed = put_backs.get(ref)
         wanted = annotations_of(manifest)[names.MANIFEST]

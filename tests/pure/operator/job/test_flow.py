@@ -256,6 +256,16 @@ def test_a_resize_that_ends_after_its_milestone_is_recorded_too(training_world: 
     assert world.status["history"][-1]["resizeSeconds"] == "5.000"
 
 
+def test_a_resize_that_ends_as_its_milestone_comes_is_recorded_with_it(training_world: MakeWorld) -> None:
+    """One pass sees both: the record of the new stage has the time of this resize, and not of the one before."""
+    world = training_world()
+    world.report(399, seconds_per_update=1.0).step()
+
+    world.wait(3).workers_ready().report(401, seconds_per_update=1.0).step()
+
+    assert world.status["history"][-1]["resizeSeconds"] == "3.000"
+
+
 def test_a_replaced_worker_is_timed_from_its_loss(training_world: MakeWorld) -> None:
     world = training_world()
     world.report(386, seconds_per_update=1.0).step()
