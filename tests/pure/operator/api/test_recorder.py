@@ -92,8 +92,9 @@ def test_a_pass_makes_no_request_for_its_events(api: FakeApi, events: EventPoste
     events.record(seen(), stage(1))
     assert api.requests == 0
 
-    assert post(events) == [pytest.approx(PAUSE_SECONDS, abs=0.04)]
+    [pause] = post(events)
 
+    assert pause >= PAUSE_SECONDS  # more on a machine whose requests take long
     assert api.shown() == [("digits", "Stage 1 began.", 1)]
 
 
