@@ -10,7 +10,7 @@ from batchgrowth.choices import CHOICES
 from batchgrowth.contract.metrics import OPERATOR, TRAINER, Metric
 from batchgrowth.contract.status import CONDITIONS, REASONS, STAGE_BEGAN, STATUS_REFUSED
 from batchgrowth.registry import Entry
-from batchgrowth_operator.job.events import QUIET
+from batchgrowth_operator.job.transitions import QUIET
 from pydantic.fields import FieldInfo
 
 from docs.alerts import alerts_page

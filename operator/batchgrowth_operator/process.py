@@ -50,7 +50,7 @@ def run(settings: Settings) -> None:
     while True:
         began = time.monotonic()
         try:
-            asyncio.run(_watch(settings, api, metrics))
+            asyncio.run(_operate(settings, api, metrics))
             return
         except Exception as error:
             if time.monotonic() - began > HEALTHY_AFTER_SECONDS:
@@ -73,7 +73,7 @@ def _configure_logs(level: LogLevel, log_format: LogFormat) -> None:
         handler.addFilter(RefusalFilter())
 
 
-async def _watch(settings: Settings, api: Api, metrics: OperatorMetrics) -> None:
+async def _operate(settings: Settings, api: Api, metrics: OperatorMetrics) -> None:
     """Watch until a signal arrives, beginning with an empty store, because an earlier one may be outdated.
 
     Raises errors from which kopf cannot recover: a watched kind was removed, or the API server refuses for long.

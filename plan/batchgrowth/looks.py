@@ -1,4 +1,4 @@
-"""What a measured rule of growth sees of a training: signals, timings, and the looks at which it is asked."""
+"""What a measured rule of growth sees of a training: signals, timings, and the looks at which growth.py asks it."""
 
 import math
 from collections.abc import Callable

@@ -13,8 +13,8 @@ from batchgrowth_operator.api.cache import Store, key_of
 from batchgrowth_operator.api.client import CONFLICT, GONE, Api, Refused
 from batchgrowth_operator.api.events import EventPoster
 from batchgrowth_operator.api.leader import bounded
-from batchgrowth_operator.job.events import applied, changes, deleted, heading, status_refused
 from batchgrowth_operator.job.reconcile import Writes
+from batchgrowth_operator.job.transitions import applied, changes, deleted, heading, status_refused
 from batchgrowth_operator.seen.observed import Failure, Manifest, Observed, Ref, is_owned_by, ref_of
 from batchgrowth_operator.seen.situation import stored_status
 

@@ -87,14 +87,14 @@ class Observer:
         active = active_since(job)
         ended = ended_at(job)
         uid = job["metadata"]["uid"]
-        seen = self.store.children(key)
-        children = {ref: body for ref, body in seen.items() if ref.kind != "Pod" and is_owned_by(body, uid)}
-        pods = [body for ref, body in seen.items() if ref.kind == "Pod" and is_pod_of(body, key.name)]
+        stored = self.store.children(key)
+        children = {ref: body for ref, body in stored.items() if ref.kind != "Pod" and is_owned_by(body, uid)}
+        pods = [body for ref, body in stored.items() if ref.kind == "Pod" and is_pod_of(body, key.name)]
         observed = Observed(
             job=job,
             now=now,
             children=children,
-            parts=_parts(children.get(Ref("DaskCluster", names.cluster(key.name))), seen),
+            parts=_parts(children.get(Ref("DaskCluster", names.cluster(key.name))), stored),
             pods=tuple(sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))),
             tls_secrets=self._renewed(key, now, children),
             failures=tuple(failure for failure in failures if failure.ref.kind != KIND),
@@ -208,9 +208,9 @@ class Observer:
         return memory.warnings
 
 
-def _parts(cluster: Object | None, seen: Mapping[Ref, Object]) -> Mapping[Ref, Object]:
+def _parts(cluster: Object | None, stored: Mapping[Ref, Object]) -> Mapping[Ref, Object]:
     uid = cluster["metadata"]["uid"] if cluster is not None else ""
-    return {ref: body for ref, body in seen.items() if is_owned_by(body, uid)}
+    return {ref: body for ref, body in stored.items() if is_owned_by(body, uid)}
 
 
 def _report_ref(key: Key) -> Ref:

@@ -25,8 +25,8 @@ from batchgrowth_operator.children.scheduler import dask_cluster, nudged_schedul
 from batchgrowth_operator.children.trainer import trainer_job
 from batchgrowth_operator.children.workers import worker_deployment
 from batchgrowth_operator.job.contention import contention
-from batchgrowth_operator.job.events import Event, events_between
 from batchgrowth_operator.job.status import is_progress_only, next_status, rejected_status, throttled
+from batchgrowth_operator.job.transitions import Event, events_between
 from batchgrowth_operator.job.workforce import Workforce, workforce
 from batchgrowth_operator.seen.clock import Clock
 from batchgrowth_operator.seen.observed import Manifest, Observed, PutBack, Ref, is_terminating, ref_of

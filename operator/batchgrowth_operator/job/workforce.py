@@ -3,6 +3,9 @@
 Workers take time to start, so they are requested a lead time before the milestone at which their stage begins. Workers
 are kept if a later stage needs them again soon, so that an unsteady pace does not make pods come and go. If later
 stages are only forecast, workers are kept for some start-up times after the last request.
+
+Here the number is computed, with the arithmetic of batchgrowth/contract/lead_time.py. children/workers.py puts it into
+the Deployment, and api/apply.py patches that.
 """
 
 import math

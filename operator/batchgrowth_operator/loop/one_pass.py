@@ -12,8 +12,8 @@ from batchgrowth_operator.api.apply import Outdated, Writer
 from batchgrowth_operator.api.cache import Key
 from batchgrowth_operator.api.client import Refused
 from batchgrowth_operator.api.observe import Observer
-from batchgrowth_operator.job.events import heading, taken_up
 from batchgrowth_operator.job.reconcile import reconcile
+from batchgrowth_operator.job.transitions import heading, taken_up
 from batchgrowth_operator.loop.metrics import OperatorMetrics
 from batchgrowth_operator.loop.queue import DEBOUNCE_SECONDS, PassResult, ProgressRate
 from batchgrowth_operator.seen.observed import Failure
@@ -43,8 +43,8 @@ class Reconciler:
         `failures` are the writes that the API server refused the last pass.
         """
         began = time.monotonic()
+        label = "done"
         try:
-            label = "done"
             result = await self._run(key, failures)
         except Outdated:
             log.debug("%s/%s: the job or a child changed during the pass, which starts over", *key)

@@ -1,4 +1,7 @@
-"""Rules by which the batch follows what training measures, one entry each. batchgrowth/growth.py asks them."""
+"""Rules by which the batch follows what training measures, one entry each.
+
+A rule says which batch it wants. batchgrowth/growth.py asks it after an update and bounds the answer (`Course.after`).
+"""
 
 import math
 from collections.abc import Callable

@@ -1,6 +1,7 @@
 """A job's growth as part of a replica's state, and a stopwatch for a rule that looks at a clock.
 
-What an update decides is the plan's: batchgrowth/growth.py.
+It hands what an update measured to batchgrowth/growth.py, which decides whether the batch grows, asking the job's rule
+in batchgrowth/choices/growth_measured.py.
 """
 
 from collections.abc import Iterable, Mapping

@@ -14,7 +14,7 @@ from batchgrowth.forecast import Forecast
 from batchgrowth.looks import LARGEST_BATCH
 from batchgrowth.plan import MOST_DECISIONS
 from batchgrowth_operator.job.conditions import NOT_KEPT
-from batchgrowth_operator.job.events import measured_value
+from batchgrowth_operator.job.transitions import measured_value
 from batchgrowth_operator.seen.observed import Ref
 from batchgrowth_operator.settings import Defaults
 from hypothesis import HealthCheck, given, settings

@@ -1,4 +1,7 @@
-"""What a job tells people: its Kubernetes events, and log lines for someone on call."""
+"""What to tell when a job's status changes: as Kubernetes events to its users, as log lines to someone on call.
+
+api/events.py posts the events and limits their rate; api/apply.py and loop/one_pass.py log the lines.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
