@@ -19,17 +19,9 @@ from batchgrowth.manifest.pod_limits import PodLimits
 from batchgrowth.plan import BatchDecision, make_plan
 from batchgrowth_operator.job.reconcile import Writes, reconcile
 from batchgrowth_operator.seen.clock import seconds_since
-from batchgrowth_operator.seen.observed import (
-    Failure,
-    Observed,
-    PutBack,
-    Ref,
-    TlsSecrets,
-    active_since,
-    ended_at,
-    mark_of,
-)
+from batchgrowth_operator.seen.observed import Failure, Observed, PutBack, Ref, TlsSecrets, active_since, ended_at
 from batchgrowth_operator.seen.progress import job_text, spec_of
+from batchgrowth_operator.seen.report import mark_of
 from batchgrowth_operator.settings import Defaults
 
 ROOT = Path(__file__).parents[2]

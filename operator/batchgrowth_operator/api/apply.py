@@ -15,8 +15,7 @@ from batchgrowth_operator.api.events import EventPoster
 from batchgrowth_operator.api.leader import bounded
 from batchgrowth_operator.job.reconcile import Writes
 from batchgrowth_operator.job.transitions import applied, changes, deleted, heading, status_refused
-from batchgrowth_operator.seen.observed import Failure, Manifest, Observed, Ref, is_owned_by, ref_of
-from batchgrowth_operator.seen.situation import stored_status
+from batchgrowth_operator.seen.observed import Failure, Manifest, Observed, Ref, is_owned_by, ref_of, stored_status
 
 log = logging.getLogger(__name__)
 

@@ -27,10 +27,9 @@ from batchgrowth_operator.seen.observed import (
     ended_at,
     is_owned_by,
     is_pod_of,
-    mark_of,
-    news_of,
 )
 from batchgrowth_operator.seen.problems import seconds_between_event_reads, unexplained
+from batchgrowth_operator.seen.report import mark_of, news_of
 
 RESYNC_SECONDS = 600
 """Longest time between two passes of a job."""

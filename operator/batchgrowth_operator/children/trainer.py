@@ -91,6 +91,7 @@ def trainer_job(s: Situation, *, suspend: bool) -> Manifest:
         },
         "spec": {
             "suspend": suspend,
+            # Kubernetes enforces the limit of restarts; seen/outcome.py reads that it was reached.
             "backoffLimit": max(0, s.spec.restarts.limit - before),
             "completions": 1,
             "parallelism": 1,
@@ -99,7 +100,7 @@ def trainer_job(s: Situation, *, suspend: bool) -> Manifest:
                 "rules": [
                     # Errors that would recur fail the Job.
                     {"action": "FailJob", "onExitCodes": _exit_codes(*REASONS)},
-                    # Those that are worth a retry do not count as failures: Situation.retries bounds them.
+                    # Those that are worth a retry do not count as failures: seen/outcome.py bounds them.
                     {"action": "Ignore", "onExitCodes": _exit_codes(ClusterError.exit_code, Interrupted.exit_code)},
                     # Nor do evicted pods.
                     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},

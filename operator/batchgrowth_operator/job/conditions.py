@@ -11,18 +11,12 @@ from batchgrowth.contract.progress import Progress
 from batchgrowth_operator.children.drift import is_smaller
 from batchgrowth_operator.job.contention import Contention
 from batchgrowth_operator.job.workforce import Workforce
-from batchgrowth_operator.seen.observed import CLAIM, Object, is_owned_by
-from batchgrowth_operator.seen.outcome import (
-    is_between_pods,
-    is_replaceable,
-    last_exit,
-    num_retries,
-    truncated,
-    unreachable_pods,
-)
+from batchgrowth_operator.seen.observed import CLAIM, Object, condition, is_owned_by
+from batchgrowth_operator.seen.outcome import last_exit, num_retries, truncated
 from batchgrowth_operator.seen.problems import trainer_problem
-from batchgrowth_operator.seen.situation import Mode, Situation, condition
+from batchgrowth_operator.seen.situation import Mode, Situation
 from batchgrowth_operator.seen.storage import class_of, size_of
+from batchgrowth_operator.seen.trainer_pods import is_between_pods, is_replaceable, unreachable_pods
 
 DEGRADED_AFTER_SECONDS = 10
 """Least time that workers are missing before a job counts as degraded."""

@@ -29,10 +29,11 @@ from batchgrowth_operator.job.status import is_progress_only, next_status, rejec
 from batchgrowth_operator.job.transitions import Event, events_between
 from batchgrowth_operator.job.workforce import Workforce, workforce
 from batchgrowth_operator.seen.clock import Clock
-from batchgrowth_operator.seen.observed import Manifest, Observed, PutBack, Ref, is_terminating, ref_of
-from batchgrowth_operator.seen.outcome import has_lost_trainer, is_between_pods, num_retries, outcome_of
+from batchgrowth_operator.seen.observed import Manifest, Observed, PutBack, Ref, is_terminating, ref_of, stored_status
+from batchgrowth_operator.seen.outcome import num_retries, trainer_outcome
 from batchgrowth_operator.seen.problems import seconds_between_event_reads, trainer_problem, unexplained
-from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, situate, stored_status
+from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, situate
+from batchgrowth_operator.seen.trainer_pods import has_lost_trainer, is_between_pods
 from batchgrowth_operator.settings import Defaults
 
 SHORTEST_LIFE_SECONDS = 30.0
@@ -195,7 +196,7 @@ def _is_trainer_wanted(s: Situation, cluster: Manifest | None) -> bool:
     """
     exists = s.seen.trainer is not None
     if s.mode is Mode.OVER:
-        return exists and outcome_of(s.seen) is None  # between two pods too: a suspended Job starts no other
+        return exists and trainer_outcome(s.seen) is None  # between two pods too: a suspended Job starts no other
     if exists:
         return True
     if cluster is None or s.is_trainer_running:

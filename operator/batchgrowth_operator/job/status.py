@@ -26,10 +26,10 @@ from batchgrowth_operator.job.contention import Contention
 from batchgrowth_operator.job.flapping import steadied
 from batchgrowth_operator.job.workforce import Workforce
 from batchgrowth_operator.seen.clock import Clock, timestamp, timestamp_ms
-from batchgrowth_operator.seen.observed import Observed
+from batchgrowth_operator.seen.observed import Observed, stored_status
 from batchgrowth_operator.seen.outcome import restarts_of, truncated
 from batchgrowth_operator.seen.progress import current_run
-from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, stored_status
+from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation
 
 MOST_METRICS = 16
 LONGEST_METRIC_NAME = 64

@@ -22,7 +22,8 @@ from batchgrowth.spec.pods import CONTAINER
 
 from batchgrowth_operator.children.workers import worker_template
 from batchgrowth_operator.seen.clock import seconds_since, timestamp_ms
-from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, condition, is_held
+from batchgrowth_operator.seen.observed import condition
+from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, is_held
 
 REPORT_SECONDS = LONGEST_PERIOD_SECONDS + 1.0
 """Longest age of the newest report of a trainer that commits updates."""

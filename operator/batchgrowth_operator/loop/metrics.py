@@ -12,8 +12,7 @@ from prometheus_client.registry import Collector
 
 from batchgrowth_operator.api.cache import Key
 from batchgrowth_operator.job.reconcile import Writes
-from batchgrowth_operator.seen.observed import Object, Observed, annotations_of, ref_of
-from batchgrowth_operator.seen.situation import stored_status
+from batchgrowth_operator.seen.observed import Object, Observed, annotations_of, ref_of, stored_status
 
 STATUSES = ("True", "False", "Unknown")
 CONDITION = "batchgrowth_operator_job_condition"

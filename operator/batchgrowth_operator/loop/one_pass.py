@@ -16,8 +16,7 @@ from batchgrowth_operator.job.reconcile import reconcile
 from batchgrowth_operator.job.transitions import heading, taken_up
 from batchgrowth_operator.loop.metrics import OperatorMetrics
 from batchgrowth_operator.loop.queue import DEBOUNCE_SECONDS, PassResult, ProgressRate
-from batchgrowth_operator.seen.observed import Failure
-from batchgrowth_operator.seen.situation import stored_status
+from batchgrowth_operator.seen.observed import Failure, stored_status
 
 OUTDATED_SECONDS = 0.2
 """Delay of the pass that follows an outdated one."""

@@ -1,14 +1,14 @@
-"""The observed state of one job: the job, its children and pods, the report of its trainer, and the time."""
+"""The observed state of one job: the job and its stored status, its children and pods, and the time."""
 
-from collections.abc import Hashable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from batchgrowth import names
-from batchgrowth.contract.progress import Progress
+from batchgrowth.contract.status import Condition, JobStatus
+from pydantic import ValidationError
 
 TRAINER = "trainer"
 """The role of the trainer's pods, and the name of their container."""
@@ -209,14 +209,39 @@ def is_pod_of(pod: Object, job: str) -> bool:
     )
 
 
-# The stored times from which a job's deadline and its time to live count.
+# The stored status: what the pass before this one wrote, and the times from which deadline and time to live count.
+
+
+def stored_status(seen: Observed) -> JobStatus:
+    """Return the job's stored status, without fields that this version does not know or cannot read."""
+    status = seen.job.get("status") or {}
+    try:
+        return JobStatus.model_validate(status)
+    except ValidationError:
+        pass
+    readable = {}
+    for key, value in status.items():
+        try:
+            JobStatus.model_validate({key: value})
+        except ValidationError:
+            continue
+        readable[key] = value
+    return JobStatus.model_validate(readable)
+
+
+def condition(status: JobStatus, kind: str) -> Condition | None:
+    """Return the condition of that type, or None if it was never set."""
+    for one in status.conditions:
+        if one.type == kind:
+            return one
+    return None
 
 
 def active_since(job: Object) -> str | None:
     """Return when the job last became active; None while it is suspended, or before its status says so."""
-    for condition in (job.get("status") or {}).get("conditions") or ():
-        if (condition.get("type"), condition.get("status")) == ("Suspended", "False"):
-            since: str | None = condition.get("lastTransitionTime")
+    for one in (job.get("status") or {}).get("conditions") or ():
+        if (one.get("type"), one.get("status")) == ("Suspended", "False"):
+            since: str | None = one.get("lastTransitionTime")
             return since
     return None
 
@@ -225,78 +250,3 @@ def ended_at(job: Object) -> str | None:
     """Return when the job ended; None before its status says so."""
     ended: str | None = (job.get("status") or {}).get("completionTime")
     return ended
-
-
-# The trainer's report as it lies in its ConfigMap or with an ended pod, before it is compared with the job.
-
-
-def report_of(config_map: Object | None) -> Progress | None:
-    """Return the report in the trainer's ConfigMap; None before the first one.
-
-    Raises ValueError, naming the field, if the text is not a report.
-    """
-    text = _text_of(config_map)
-    if text is None:
-        return None
-    return _read(text)
-
-
-def newest_report(seen: Observed) -> Progress | None:
-    """Return the newest report of the job's trainers; None before the first one.
-
-    A trainer that ends repeats its last report as its pod's termination message, in case its last write to the
-    ConfigMap failed. Raises ValueError, naming the field, if the ConfigMap's text is not a report.
-    """
-    written = report_of(seen.child("ConfigMap", names.progress(seen.name)))
-    known = []
-    for pod in seen.trainer_pods:
-        for ending in endings_of(pod):
-            if ending["exitCode"] == 0 and ending.get("message"):
-                with suppress(ValueError):  # by a trainer of another version, or by a user's code
-                    known.append(_read(ending["message"]))
-    if written is not None:
-        known.append(written)
-    return max(known, key=lambda report: (report.start, report.update), default=None)
-
-
-def mark_of(config_map: Object | None) -> Hashable:
-    """Return the start and the update in the trainer's report, which change when it has trained; None without a report.
-
-    A report that cannot be read is its own mark.
-    """
-    try:
-        report = report_of(config_map)
-    except ValueError:
-        return _text_of(config_map)
-    if report is None:
-        return None
-    return report.start, report.update
-
-
-def news_of(config_map: Object) -> Hashable:
-    """Return what a trainer's ConfigMap says apart from progress; equal as long as the training of a stage goes on."""
-    metadata = config_map["metadata"]
-    marks = {name: metadata.get(name) for name in ("uid", "labels", "annotations", "ownerReferences")}
-    try:
-        report = report_of(config_map)
-    except ValueError:
-        return str(marks), _text_of(config_map)
-    if report is None:
-        return str(marks), None
-    # Without what changes while a training goes on; that its pace is known remains.
-    lasting = replace(
-        report, update=0, epoch=0.0, learning_rate=0.0, loss=None, metrics={}, eta_seconds=None, checkpoint_update=None,
-        exchanged=None,
-        forecast=None if report.forecast is None else replace(report.forecast, due_seconds=None),
-        seconds_per_update=None if report.seconds_per_update is None else 1.0,
-    )  # fmt: skip
-    return str(marks), str(lasting)
-
-
-def _text_of(config_map: Object | None) -> str | None:
-    return ((config_map or {}).get("data") or {}).get(names.PROGRESS_KEY)
-
-
-@lru_cache(maxsize=64)  # a pass reads a report several times, and few passes run at once
-def _read(text: str) -> Progress:
-    return Progress.from_json(text)

@@ -1,28 +1,31 @@
-"""How the trainer runs or ended, from its Job and its pods, including pods on nodes that do not answer.
+"""How a job ended: by its trainer's own end, or at one of the limits of its restarts, its retries and its time.
 
-Kubernetes marks a running pod of a lost node as not ready, deletes it minutes later, and keeps the object until the
-node is back or gone; until then its Job makes no other pod. Only pods are read, because nodes are not namespaced.
+A trainer that fails is restarted, and counts towards spec.restarts.limit; Kubernetes bounds that by the backoffLimit of
+its Job (children/trainer.py). One that ends with exit code 75, because its cluster failed it, is retried and does not
+count there; `job_outcome` bounds the retries that get no further.
 """
 
 import re
 from typing import Any, NamedTuple
 
 from batchgrowth import names
+from batchgrowth.contract.status import JobStatus, RetriesStatus
 from batchgrowth.errors import CheckpointError, ClusterError, DataError, SpecError, WorkloadError
+from batchgrowth.plan import Plan
+from batchgrowth.spec import JobSpec
 
-from batchgrowth_operator.seen.clock import Clock, seconds_since, seconds_until
+from batchgrowth_operator.seen.clock import Clock
 from batchgrowth_operator.seen.observed import (
     TRAINER,
     Object,
     Observed,
     annotations_of,
+    condition,
     endings_of,
-    is_owned_by,
-    is_terminating,
 )
 
-GIVEN_UP_AFTER_SECONDS = 60.0
-"""Time for which a node may not answer before its trainer is replaced. Kubernetes itself needs 40 to 50 s to notice."""
+MOST_FRUITLESS_RETRIES = 10
+"""Restarts after exit code 75 without a further update, after which the job has failed."""
 LONGEST_MESSAGE = 1024
 """Characters of a condition's message."""
 REASONS = {
@@ -48,88 +51,51 @@ class Outcome(NamedTuple):
     message: str
 
 
-def unreachable_pods(seen: Observed, clock: Clock) -> list[Object]:
-    """Return the trainer's pods whose nodes are probably lost."""
-    return [pod for pod in seen.trainer_pods if _is_unreachable(pod, clock)]
+def job_outcome(
+    seen: Observed, spec: JobSpec, plan: Plan, previous: JobStatus, retries: RetriesStatus, clock: Clock
+) -> Outcome | None:
+    """Return how the job ended; None if it goes on. The order of the cases is deliberate."""
+    # What the status says stands for ever, whatever becomes of the trainer: a job that is over never begins again.
+    succeeded = condition(previous, "Succeeded")
+    if succeeded is not None and succeeded.status != "Unknown":
+        return Outcome(succeeded.status == "True", succeeded.reason, succeeded.message)
+
+    # What the trainer says of its own end counts more than a limit that it reached in the same moment.
+    outcome = trainer_outcome(seen)
+    if outcome is not None:
+        stop = spec.evaluation.stop_early
+        if stop is None or not outcome.succeeded or not plan.ended_early:
+            return outcome
+        why = f"{stop.metric} got no better, and stopEarly.patience is {stop.patience:,}"
+        return Outcome(True, "StoppedEarly", f"Training ended after epoch {plan.epochs:,} of {spec.epochs:,}: {why}.")
+
+    fruitless = num_retries(seen) - retries.before
+    if fruitless >= MOST_FRUITLESS_RETRIES:
+        without = f"The trainer ended {fruitless} times without getting past update {retries.update:,}"
+        return Outcome(False, "RetriesFruitless", truncated(f"{without}; last: {last_exit(seen)}"))
+
+    # Until the deadline has passed, the clock notes when it will have, and that wakes the job. It is asked last, since
+    # a job that is over needs no such pass, and of a suspended job no time counts.
+    limit = spec.active_deadline_seconds
+    if limit is not None and not spec.suspend and clock.reached(seen.active_seconds, limit):
+        return Outcome(False, "DeadlineExceeded", f"The job was active for {limit} s.")
+    return None
 
 
-def is_replaceable(pod: Object, kept: bool) -> bool:
-    """Return whether a new trainer may replace an unreachable one without losing the training.
-
-    Either the checkpoints are `kept` outside the pod, or Kubernetes has deleted the pod, which then ends even if its
-    node comes back.
-    """
-    return kept or is_terminating(pod)
-
-
-def is_given_up(pod: Object, kept: bool, clock: Clock) -> bool:
-    """Return whether the node of the trainer's pod has been silent for GIVEN_UP_AFTER_SECONDS."""
-    return (
-        _is_unreachable(pod, clock)
-        and is_replaceable(pod, kept)
-        and clock.reached(_seconds_lost(pod, clock), GIVEN_UP_AFTER_SECONDS)
-    )
-
-
-def has_lost_trainer(seen: Observed, kept: bool, clock: Clock) -> bool:
-    """Return whether a pod of the trainer's Job is given up, so that only a new Job makes another pod."""
-    if seen.trainer is None:
-        return False
-    uid = seen.trainer["metadata"].get("uid", "")
-    return any(is_owned_by(pod, uid) and is_given_up(pod, kept, clock) for pod in seen.trainer_pods)
-
-
-def _is_unreachable(pod: Object, clock: Clock) -> bool:
-    status = pod.get("status") or {}
-    if status.get("phase") != "Running" or any(endings_of(pod)) or _not_ready(pod) is None:
-        return False  # a pod that ends by itself has a terminated container
-    ends = pod["metadata"].get("deletionTimestamp")
-    if ends is None or seconds_since(ends, clock.now) > 0:
-        return True
-    # It may be ending by itself, until its grace period is over.
-    clock.wake_in(seconds_until(ends, clock.now))
-    return clock.reached(_seconds_lost(pod, clock), GIVEN_UP_AFTER_SECONDS)
-
-
-def _seconds_lost(pod: Object, clock: Clock) -> float:
-    not_ready = (_not_ready(pod) or {}).get("lastTransitionTime")
-    deleted = pod["metadata"].get("deletionTimestamp")
-    return max(seconds_since(not_ready, clock.now), seconds_since(deleted, clock.now))
-
-
-def _not_ready(pod: Object) -> Object | None:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return next((c for c in conditions if (c.get("type"), c.get("status")) == ("Ready", "False")), None)
-
-
-def is_running(seen: Observed, kept: bool, clock: Clock) -> bool:
-    """Return whether a trainer pod may still be working; a terminating one writes its checkpoint.
-
-    A pod that was given up does not count: if it still works, its successor ends it. `kept` is as in is_replaceable.
-    """
-    job = seen.trainer
-    if job is not None and not is_terminating(job) and (job.get("status") or {}).get("active", 0) > 0:
-        return True
-    for pod in seen.trainer_pods:
-        has_ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-        if not has_ended and not is_given_up(pod, kept, clock):
-            return True
-    return False
-
-
-def is_between_pods(seen: Observed) -> bool:
-    """Return whether the trainer's Job goes on without a pod, since Kubernetes waits before it makes the next one."""
-    job = seen.trainer
-    if job is None or is_terminating(job):
-        return False
-    status = job.get("status") or {}
-    if not status.get("startTime") or status.get("active") or status.get("terminating") or status.get("succeeded"):
-        return False
-    if any((status.get("uncountedTerminatedPods") or {}).values()):
-        return False
-    if any(c.get("status") == "True" for c in status.get("conditions") or ()):
-        return False  # it has ended, or is about to
-    return all((pod.get("status") or {}).get("phase") == "Failed" for pod in seen.trainer_pods)
+def trainer_outcome(seen: Observed) -> Outcome | None:
+    """Return how the trainer's Job ended; None if it has not."""
+    conditions = ((seen.trainer or {}).get("status") or {}).get("conditions") or ()
+    holding = {c.get("type"): c for c in reversed(conditions) if c.get("status") == "True"}
+    if "Complete" in holding:
+        return Outcome(True, "Finished", "Every update of the plan is done.")
+    if "Failed" not in holding:
+        return None
+    failure = holding["Failed"].get("message", "")
+    code, message = _last_termination(seen)
+    if code is None:  # its pods are gone, but the Job may name the exit code
+        found = _EXIT_CODE.search(failure)
+        code = int(found[1]) if found else -1
+    return Outcome(False, REASONS.get(code, "RestartsExceeded"), truncated(message or failure))
 
 
 def restarts_of(seen: Observed) -> int:
@@ -147,22 +113,6 @@ def restarts_before(job: Object) -> int:
     return int(known)
 
 
-def outcome_of(seen: Observed) -> Outcome | None:
-    """Return how the trainer's Job ended; None if it has not."""
-    conditions = ((seen.trainer or {}).get("status") or {}).get("conditions") or ()
-    holding = {c.get("type"): c for c in reversed(conditions) if c.get("status") == "True"}
-    if "Complete" in holding:
-        return Outcome(True, "Finished", "Every update of the plan is done.")
-    if "Failed" not in holding:
-        return None
-    failure = holding["Failed"].get("message", "")
-    code, message = _last_termination(seen)
-    if code is None:  # its pods are gone, but the Job may name the exit code
-        found = _EXIT_CODE.search(failure)
-        code = int(found[1]) if found else -1
-    return Outcome(False, REASONS.get(code, "RestartsExceeded"), truncated(message or failure))
-
-
 def num_retries(seen: Observed) -> int:
     """Return the number of trainer pods that ended with exit code 75, which Kubernetes keeps; evicted ones not."""
     retries = 0
@@ -171,6 +121,19 @@ def num_retries(seen: Observed) -> int:
             continue
         retries += sum(ending["exitCode"] == ClusterError.exit_code for ending in endings_of(pod))
     return retries
+
+
+def next_retries(seen: Observed, known: RetriesStatus | None, update: int) -> RetriesStatus:
+    """Return the point from which retries count, after `update` updates; a repeated update is not progress.
+
+    A training that ended with exit code 75 may be retried any number of times if it gets further, else
+    MOST_FRUITLESS_RETRIES times. The number of ended pods is the count, so it survives the operator and needs no clock.
+    """
+    previous = known or RetriesStatus()
+    ended = num_retries(seen)
+    if update > previous.update:
+        return RetriesStatus(update=update, before=ended)
+    return RetriesStatus(update=previous.update, before=min(previous.before, ended))  # a deleted Job's pods are gone
 
 
 def last_exit(seen: Observed) -> str:

@@ -19,7 +19,8 @@ from batchgrowth.manifest.reading import StoredJob, read_stored
 from batchgrowth.plan import MOST_DECISIONS, BatchDecision, Plan, make_plan
 from batchgrowth.spec import JobSpec
 
-from batchgrowth_operator.seen.observed import Observed, newest_report
+from batchgrowth_operator.seen.observed import Observed
+from batchgrowth_operator.seen.report import newest_report
 
 LARGEST_COUNT = 2**31 - 1
 """The largest count of workers or seconds in a report."""

@@ -1,28 +1,30 @@
-"""Interprets the observed state: the spec and its plan, the position, and whether the job is over."""
+"""Interprets the observed state: the spec and its plan, the position, and whether the job is over (seen/outcome.py)."""
 
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
 from batchgrowth.contract.progress import Progress
-from batchgrowth.contract.status import Condition, JobStatus, RetriesStatus
+from batchgrowth.contract.status import JobStatus, RetriesStatus
 from batchgrowth.manifest.reading import StoredJob
 from batchgrowth.plan import BatchDecision, Plan, Stage
 from batchgrowth.spec import JobSpec
-from pydantic import ValidationError
 
 from batchgrowth_operator.seen.clock import Clock, seconds_since
-from batchgrowth_operator.seen.observed import Observed
-from batchgrowth_operator.seen.outcome import Outcome, is_running, last_exit, num_retries, outcome_of, truncated
+from batchgrowth_operator.seen.observed import Observed, condition, stored_status
+from batchgrowth_operator.seen.outcome import (
+    Outcome,
+    job_outcome,
+    next_retries,
+)
 from batchgrowth_operator.seen.problems import Problem, cluster_problem
 from batchgrowth_operator.seen.progress import job_text, stored, training_state, undecided
 from batchgrowth_operator.seen.storage import Storage, storage_of
+from batchgrowth_operator.seen.trainer_pods import is_running
 from batchgrowth_operator.settings import Defaults
 
 MOST_TURNS = 5
 """Turns of a condition that are shown at once; the last of them, and those after it, count as flapping."""
-MOST_FRUITLESS_RETRIES = 10
-"""Restarts after exit code 75 without a further update, after which the job has failed."""
 
 
 class Mode(Enum):
@@ -174,75 +176,6 @@ def situate(seen: Observed, defaults: Defaults, clock: Clock) -> Situation:
         retries=retries,
         outcome=job_outcome(seen, job.job.spec, training.plan, previous, retries, clock),
     )
-
-
-def job_outcome(
-    seen: Observed, spec: JobSpec, plan: Plan, previous: JobStatus, retries: RetriesStatus, clock: Clock
-) -> Outcome | None:
-    """Return how the job ended; None if it goes on. The order of the cases is deliberate."""
-    # What the status says stands for ever, whatever becomes of the trainer: a job that is over never begins again.
-    succeeded = condition(previous, "Succeeded")
-    if succeeded is not None and succeeded.status != "Unknown":
-        return Outcome(succeeded.status == "True", succeeded.reason, succeeded.message)
-
-    # What the trainer says of its own end counts more than a limit that it reached in the same moment.
-    outcome = outcome_of(seen)
-    if outcome is not None:
-        stop = spec.evaluation.stop_early
-        if stop is None or not outcome.succeeded or not plan.ended_early:
-            return outcome
-        why = f"{stop.metric} got no better, and stopEarly.patience is {stop.patience:,}"
-        return Outcome(True, "StoppedEarly", f"Training ended after epoch {plan.epochs:,} of {spec.epochs:,}: {why}.")
-
-    fruitless = num_retries(seen) - retries.before
-    if fruitless >= MOST_FRUITLESS_RETRIES:
-        without = f"The trainer ended {fruitless} times without getting past update {retries.update:,}"
-        return Outcome(False, "RetriesFruitless", truncated(f"{without}; last: {last_exit(seen)}"))
-
-    # Until the deadline has passed, the clock notes when it will have, and that wakes the job. It is asked last, since
-    # a job that is over needs no such pass, and of a suspended job no time counts.
-    limit = spec.active_deadline_seconds
-    if limit is not None and not spec.suspend and clock.reached(seen.active_seconds, limit):
-        return Outcome(False, "DeadlineExceeded", f"The job was active for {limit} s.")
-    return None
-
-
-def next_retries(seen: Observed, known: RetriesStatus | None, update: int) -> RetriesStatus:
-    """Return the point from which retries count, after `update` updates; a repeated update is not progress.
-
-    A training that ended with exit code 75 may be retried any number of times if it gets further, else
-    MOST_FRUITLESS_RETRIES times. The number of ended pods is the count, so it survives the operator and needs no clock.
-    """
-    previous = known or RetriesStatus()
-    ended = num_retries(seen)
-    if update > previous.update:
-        return RetriesStatus(update=update, before=ended)
-    return RetriesStatus(update=previous.update, before=min(previous.before, ended))  # a deleted Job's pods are gone
-
-
-def stored_status(seen: Observed) -> JobStatus:
-    """Return the job's stored status, without fields that this version does not know or cannot read."""
-    status = seen.job.get("status") or {}
-    try:
-        return JobStatus.model_validate(status)
-    except ValidationError:
-        pass
-    readable = {}
-    for key, value in status.items():
-        try:
-            JobStatus.model_validate({key: value})
-        except ValidationError:
-            continue
-        readable[key] = value
-    return JobStatus.model_validate(readable)
-
-
-def condition(status: JobStatus, kind: str) -> Condition | None:
-    """Return the condition of that type, or None if it was never set."""
-    for one in status.conditions:
-        if one.type == kind:
-            return one
-    return None
 
 
 def is_held(status: JobStatus, kind: str) -> bool:

@@ -10,7 +10,7 @@ from batchgrowth.spec import JobSpec
 
 from batchgrowth_operator.seen.clock import Clock
 from batchgrowth_operator.seen.observed import CLAIM, Object, Observed, mounted_claims
-from batchgrowth_operator.seen.outcome import is_running
+from batchgrowth_operator.seen.trainer_pods import is_running
 from batchgrowth_operator.settings import Defaults
 
 VOLUME = "checkpoints"

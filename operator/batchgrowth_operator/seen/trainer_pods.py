@@ -1,0 +1,101 @@
+"""Whether the trainer's pods still run, including pods on nodes that do not answer.
+
+Kubernetes marks a running pod of a lost node as not ready, deletes it minutes later, and keeps the object until the
+node is back or gone; until then its Job makes no other pod. Only pods are read, because nodes are not namespaced.
+"""
+
+from batchgrowth_operator.seen.clock import Clock, seconds_since, seconds_until
+from batchgrowth_operator.seen.observed import (
+    Object,
+    Observed,
+    endings_of,
+    is_owned_by,
+    is_terminating,
+)
+
+GIVEN_UP_AFTER_SECONDS = 60.0
+"""Time for which a node may not answer before its trainer is replaced. Kubernetes itself needs 40 to 50 s to notice."""
+
+
+def unreachable_pods(seen: Observed, clock: Clock) -> list[Object]:
+    """Return the trainer's pods whose nodes are probably lost."""
+    return [pod for pod in seen.trainer_pods if _is_unreachable(pod, clock)]
+
+
+def is_replaceable(pod: Object, kept: bool) -> bool:
+    """Return whether a new trainer may replace an unreachable one without losing the training.
+
+    Either the checkpoints are `kept` outside the pod, or Kubernetes has deleted the pod, which then ends even if its
+    node comes back.
+    """
+    return kept or is_terminating(pod)
+
+
+def is_given_up(pod: Object, kept: bool, clock: Clock) -> bool:
+    """Return whether the node of the trainer's pod has been silent for GIVEN_UP_AFTER_SECONDS."""
+    return (
+        _is_unreachable(pod, clock)
+        and is_replaceable(pod, kept)
+        and clock.reached(_seconds_lost(pod, clock), GIVEN_UP_AFTER_SECONDS)
+    )
+
+
+def has_lost_trainer(seen: Observed, kept: bool, clock: Clock) -> bool:
+    """Return whether a pod of the trainer's Job is given up, so that only a new Job makes another pod."""
+    if seen.trainer is None:
+        return False
+    uid = seen.trainer["metadata"].get("uid", "")
+    return any(is_owned_by(pod, uid) and is_given_up(pod, kept, clock) for pod in seen.trainer_pods)
+
+
+def _is_unreachable(pod: Object, clock: Clock) -> bool:
+    status = pod.get("status") or {}
+    if status.get("phase") != "Running" or any(endings_of(pod)) or _not_ready(pod) is None:
+        return False  # a pod that ends by itself has a terminated container
+    ends = pod["metadata"].get("deletionTimestamp")
+    if ends is None or seconds_since(ends, clock.now) > 0:
+        return True
+    # It may be ending by itself, until its grace period is over.
+    clock.wake_in(seconds_until(ends, clock.now))
+    return clock.reached(_seconds_lost(pod, clock), GIVEN_UP_AFTER_SECONDS)
+
+
+def _seconds_lost(pod: Object, clock: Clock) -> float:
+    not_ready = (_not_ready(pod) or {}).get("lastTransitionTime")
+    deleted = pod["metadata"].get("deletionTimestamp")
+    return max(seconds_since(not_ready, clock.now), seconds_since(deleted, clock.now))
+
+
+def _not_ready(pod: Object) -> Object | None:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return next((c for c in conditions if (c.get("type"), c.get("status")) == ("Ready", "False")), None)
+
+
+def is_running(seen: Observed, kept: bool, clock: Clock) -> bool:
+    """Return whether a trainer pod may still be working; a terminating one writes its checkpoint.
+
+    A pod that was given up does not count: if it still works, its successor ends it. `kept` is as in is_replaceable.
+    """
+    job = seen.trainer
+    if job is not None and not is_terminating(job) and (job.get("status") or {}).get("active", 0) > 0:
+        return True
+    for pod in seen.trainer_pods:
+        has_ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+        if not has_ended and not is_given_up(pod, kept, clock):
+            return True
+    return False
+
+
+def is_between_pods(seen: Observed) -> bool:
+    """Return whether the trainer's Job goes on without a pod, since Kubernetes waits before it makes the next one."""
+    job = seen.trainer
+    if job is None or is_terminating(job):
+        return False
+    status = job.get("status") or {}
+    if not status.get("startTime") or status.get("active") or status.get("terminating") or status.get("succeeded"):
+        return False
+    if any((status.get("uncountedTerminatedPods") or {}).values()):
+        return False
+    if any(c.get("status") == "True" for c in status.get("conditions") or ()):
+        return False  # it has ended, or is about to
+    return all((pod.get("status") or {}).get("phase") == "Failed" for pod in seen.trainer_pods)
