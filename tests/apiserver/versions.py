@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = {
-    "before": "af87eb2f6ea93fdeb6b0c1297ea5765cdadad42f",
-    "landed": "f98a32566bf0114a1152c9773db00e136569dea8",
+    "before": "a8c7953e225f10904d7ca7e029896f467a169eb5",
+    "landed": "6c35aa6a08da714af539751825535feb346fb50c",
 }
 """The commits that upgrades are tested from: the one that landed last, and the one that had landed before it.
 
