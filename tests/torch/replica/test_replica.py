@@ -10,7 +10,7 @@ import small
 import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth.plan import Step
-from batchgrowth.shards import merge_order
+from batchgrowth.sum_tree import merge_order
 from batchgrowth_trainer.replica.flat import add_up, lay_out
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.workload import Workload

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from batchgrowth.shards import split, tree_sum
+from batchgrowth.sum_tree import split, tree_sum
 from torch import Tensor
 
 from batchgrowth_trainer.replica.flat import FlatParameters, Partial

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth.evaluations import evaluation_due
-from batchgrowth.shards import tree_sum
+from batchgrowth.sum_tree import tree_sum
 from torch import Tensor
 
 from batchgrowth_trainer.blame import reported_as_workload_error, seen_at

@@ -22,7 +22,8 @@ import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth.looks import NOT_TIMED, Timing
 from batchgrowth.plan import Step
-from batchgrowth.shards import merge_order, shard_runs, subtrees
+from batchgrowth.shards import shard_runs
+from batchgrowth.sum_tree import merge_order, subtrees
 from torch import Tensor, nn
 
 from batchgrowth_trainer.blame import reported_as_workload_error, seen_at
