@@ -1,4 +1,4 @@
-"""The operator's settings, from its command line, and those that decisions depend on."""
+"""The operator's settings, from its command line, and the part of them that decisions depend on."""
 
 from dataclasses import dataclass
 from pathlib import Path

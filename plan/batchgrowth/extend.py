@@ -36,7 +36,7 @@ class Until:
 
 @dataclass(frozen=True, slots=True)
 class Coarser:
-    """A setting that reduces the number of stages: its path below batch.growth, its value, and one that is enough."""
+    """A setting that reduces the number of stages: its path below batch.growth, its value, and an adequate value."""
 
     field: str
     given: int
@@ -104,7 +104,7 @@ class GrowthEntry(Entry):
 class MeasuredEntry(GrowthEntry):
     """A growth rule that measures `quantity`. `implementation` is a function (settings) -> MeasuredRule.
 
-    The manifest's block `looks` says when the rule is asked, and bounds what it asks for.
+    The manifest's block `looks` says when the rule is asked, and bounds the batch sizes that it asks for.
     """
 
     quantity: str

@@ -49,7 +49,7 @@ _KEYWORD = re.compile(r"\bworkload\.(arguments|examples|device)\b")
 
 @contextmanager
 def reported_in_python() -> Iterator[None]:
-    """Let errors that the block raises name keyword arguments and notebook cells."""
+    """Reword the errors that the block raises, so that they name keyword arguments and notebook cells."""
     try:
         yield
     except SpecError as error:
@@ -61,7 +61,7 @@ def reported_in_python() -> Iterator[None]:
 
 
 def in_python(text: str) -> str:
-    """Return the text with `output_dir` for `--output-dir`, and `Cell In[3], line 2` for the file of a cell."""
+    """Return the text with `output_dir` instead of `--output-dir`, and `Cell In[3]` instead of the cell's file."""
     text = _KEYWORD.sub(r"\1", text.replace("--resume", "resume=True").replace("workload.entrypoint", "workload"))
     text = _OPTION.sub(lambda found: found[1].replace("-", "_"), text)
     text = NAMED.sub(r"\1", text)
@@ -83,7 +83,7 @@ class InPython:
         self._display = display
 
     def handle(self, event: Event) -> None:
-        """Hand the event on: see Sink."""
+        """Hand the event to the display; a note names keyword arguments instead of options."""
         if isinstance(event, Note):
             event = Note(in_python(event.text))
         self._display.handle(event)
@@ -237,23 +237,23 @@ def train(
 ) -> Run:
     """Train a workload and return the finished run.
 
-    Worker processes of this machine train it, or those of the Dask cluster at `scheduler`.
+    Worker processes of this machine train it, or the workers of the Dask cluster at `scheduler`.
 
     `workload` is the function that returns the `Workload`: the function itself, which needs no module and is sent to
     the workers, or its name as "package.module:function". It may also be the path of a manifest, or a BatchGrowthJob,
     whose fields are then the defaults of the keywords.
 
-    Every field of a manifest's `spec` is a keyword, with its name in snake_case and the same structure:
-    `epochs=30, batch={"initial": 32, "maximum": 512}, learning_rate={"initial": 0.05}`. `epochs`, `batch` and
-    `learning_rate` are required. `arguments` and `device` are those of `spec.workload`; `examples` is too, and is
-    counted by calling the function here if it is not given.
+    Every field of a manifest's `spec` is a keyword, with its name in snake_case and the same structure: `epochs=30,
+    batch={"initial": 32, "maximum": 512}, learning_rate={"initial": 0.05}`. `epochs`, `batch` and `learning_rate` are
+    required. `arguments`, `device` and `examples` are fields of `spec.workload`; without `examples`, this process calls
+    the function to count them.
 
-    Results go to the folder `output_dir`, by default runs/NAME; `name` is by default that of the function. A run that
-    is there is kept in earlier/N; with `resume` it goes on from its newest checkpoint instead. `progress` shows how far
-    it is; `sinks` receive the events too.
+    Results go to the folder `output_dir`, by default runs/NAME; `name` is by default the function's name. If the folder
+    holds a run already, that run moves to earlier/N; with `resume` it continues from its newest checkpoint instead.
+    `progress` shows how far it is; `sinks` receive the events too.
 
     Interrupting it (Ctrl-C, or the notebook's button) writes a checkpoint and raises Interrupted; a second time stops
-    at once. Raises SpecError with every fault of the keywords, WorkloadError for one of the function, DataError,
+    at once. Raises SpecError with every fault of the keywords, WorkloadError for a fault of the function, DataError,
     CheckpointError, or another error of `batchgrowth.errors`.
     """
     with reported_in_python(), _process_as_it_was():
@@ -289,7 +289,7 @@ def train(
 
 
 def _sorted_out(workload: Any) -> tuple[BatchGrowthJob | None, str | None, bytes]:
-    """Return the given manifest's job, the entrypoint, and the function if it has no module."""
+    """Return the job if a manifest is given, else the workload's entrypoint, and its pickle if it has no module."""
     if isinstance(workload, BatchGrowthJob):
         return workload, None, b""
     if _is_path(workload):
@@ -309,14 +309,14 @@ def _is_path(workload: Any) -> TypeGuard[str | Path]:
 
 
 def _name_of(entrypoint: str) -> str:
-    """Return the name of the job: that of the function, or of its module if the function is called workload."""
+    """Return the job's name: the function's name, or its module's name if the function is called workload."""
     module, _, function = entrypoint.partition(":")
     own = function if function != "workload" or is_function(entrypoint) else module.rpartition(".")[2]
     return re.sub(r"[^a-z0-9]+", "-", own.lower()).lstrip("-0123456789")[:LONGEST_JOB_NAME].strip("-") or "workload"
 
 
 def _checked(name: str, spec: Mapping[str, Any], base: BatchGrowthJob | None) -> BatchGrowthJob:
-    """Return the checked job. If nothing gives the number of examples, count them at last."""
+    """Return the checked job. Load the workload to count its examples if neither keyword nor manifest gives them."""
     if "examples" in spec["workload"] or base is not None:
         return job_of(name, spec, base)
     workload = spec["workload"]
@@ -340,7 +340,7 @@ def _refuse_another_function(folder: Path, job: BatchGrowthJob, function: bytes)
 
 @contextmanager
 def _process_as_it_was() -> Iterator[None]:
-    """Restore torch's threads, the random generators and Dask's log at the end, because the process is the user's."""
+    """Restore torch's threads, the random generators and Dask's log after the block; the process is the user's."""
     threads = torch.get_num_threads()
     try:
         with untouched_randomness(), quiet_dask():

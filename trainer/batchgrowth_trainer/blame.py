@@ -1,4 +1,4 @@
-"""Errors of users' code and data: which of them may pass, and one paragraph about each with file, line and remedy."""
+"""Errors of users' code and data: which may pass with a retry, and a paragraph about each with its line and remedy."""
 
 import errno
 import io
@@ -116,7 +116,7 @@ _ASSERTED = "device-side assert"
 
 
 class WorkerFault(BatchGrowthError):
-    """An error that another worker may not have; the job ends with its exit code once it recurs.
+    """An error that another worker may not have. If it recurs, the job ends with the error's exit code.
 
     `what` names the fault: two workers that raise the same at the same update have a common cause.
     """
@@ -206,7 +206,7 @@ class reported_as_device_fault(reported_as_workload_error):  # noqa: N801
 
 
 def workload_error(what: str, error: BaseException, remedy: str | None = None) -> WorkloadError:
-    """Return the WorkloadError for an exception of `what`, or a DeviceFault if another device might not raise it."""
+    """Return the WorkloadError for an exception of `what`, or a DeviceFault if it may be the device's."""
     text = described(what, error, remedy)
     passing = is_of_the_device(error) and not is_asserted(error)
     if passing:

@@ -52,7 +52,7 @@ def build_replica(spec: JobSpec) -> Replica:
 
 
 def trained_replica(folder: Path, *, best: bool = False) -> Replica:
-    """Return the replica of the run in `folder`, with the weights with which it ended, or its `best`, in eval mode.
+    """Return the replica of the run in `folder`, in eval mode, with its final weights or with its `best` ones.
 
     Raises DataError if no run ended there, CheckpointError if the weights are damaged or of another model, and what
     loading the workload raises.

@@ -40,7 +40,9 @@ __all__ = ["find_function", "find_modules_in", "load_workload"]
 
 
 def find_function(entrypoint: str, field: str = "workload.entrypoint") -> Callable[..., Any]:
-    """Return the function or class that an entrypoint names. Raises WorkloadError, which names `field`, if none is."""
+    """Return the function or class that an entrypoint names. Raises WorkloadError, which names `field`, if there is
+    none.
+    """
     module_name, colon, name = entrypoint.partition(":")
     if not (module_name and colon and name):
         raise WorkloadError(f"{field}: {entrypoint!r} was given; write package.module:function")

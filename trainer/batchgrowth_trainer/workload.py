@@ -38,17 +38,14 @@ class Workload:
     """A model, its data, its loss and its metrics.
 
     `test` is one test set or several by name; the loss and the metrics of the first have their plain names, those of
-    another are reported as NAME.loss, NAME.METRIC.
-    `loss` and each of `metrics` take (output, target) and return one value per example, shape (N,); the trainer
-    sums over examples, so that a batch can be cut into shards of any size.
-    `collate` makes one batch of a shard's examples, for instance by padding them to the longest; by default torch's
-    own does, which stacks them.
-    `whole_set_metrics` take the outputs and targets of the whole test set, on the CPU and in its order, and return a
-    number: for what is not a mean over examples, such as the area under a ROC curve.
-    `augment` takes and returns the inputs of one training shard; it draws from torch's global generator, which the
-    trainer seeds with (seed, update, shard).
-    `step` takes (model, inputs, target) and returns one loss per example of a training shard, in the place of
-    `loss` of the model's output: for losses that need more than one call of the model, or more than its output.
+    another are reported as NAME.loss, NAME.METRIC. `loss` and each of `metrics` take (output, target) and return one
+    value per example, shape (N,); the trainer sums over examples, so that a batch can be cut into shards of any size.
+    `collate` makes one batch of a shard's examples, for instance by padding them to the longest; by default torch's own
+    does, which stacks them. `whole_set_metrics` take the outputs and targets of the whole test set, on the CPU and in
+    its order, and return a number: for what is not a mean over examples, such as the area under a ROC curve. `augment`
+    takes and returns the inputs of one training shard; it draws from torch's global generator, which the trainer seeds
+    with (seed, update, shard). `step` takes (model, inputs, target) and returns one loss per example of a training
+    shard, instead of `loss`: for losses that need more than one call of the model, or more than its output.
     """
 
     model: nn.Module
@@ -69,7 +66,7 @@ class Workload:
         return self.test if isinstance(self.test, Mapping) else {"": self.test}
 
     def augmented(self, inputs: Any) -> Any:
-        """Return what `augment` makes of a training shard's inputs; the inputs themselves without `augment`."""
+        """Return the inputs of a training shard, changed by `augment` if there is one."""
         if self.augment is None:
             return inputs
         inputs = self.augment(inputs)
@@ -78,7 +75,7 @@ class Workload:
         return inputs
 
     def values(self, model: nn.Module, inputs: Any, target: Any) -> Any:
-        """Return what `step`, or `loss` without a step, returns for a training shard."""
+        """Return the losses of a training shard: the result of `step`, or of `loss` if there is no `step`."""
         if self.step is not None:
             return self.step(model, inputs, target)
         return self.loss(predict(model, inputs), target)

@@ -1,6 +1,6 @@
 """The newest known state of every job and child, from watches and from responses to writes, which arrive in any order.
 
-A sweep finds what the watches missed.
+A sweep finds the changes that the watches missed.
 """
 
 import asyncio
@@ -245,7 +245,9 @@ def _cached(body: Object) -> Cached:
 
 
 def _others(body: Object) -> Iterator[Object]:
-    """Yield the fields of an object that other managers own, its status aside: they name who contests a field."""
+    """Yield the records of fields that other managers own, except of the status; an event quotes them if they contest
+    one.
+    """
     if body["kind"] == KIND:
         return  # nobody contests the fields of a job
     for entry in body["metadata"].get("managedFields") or ():

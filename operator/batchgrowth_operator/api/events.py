@@ -143,7 +143,8 @@ class EventPoster:
     """Posts events in a separate thread, after all other writes: a pass hands events over and does not wait for them.
 
     It posts one event at a time, while this process leads, and pauses longer the slower the API server answers. It
-    combines what waits: of one job and reason the newest message stays, with the number of all. Warnings come first.
+    combines the waiting events of one job and reason: the newest message stays, with the count of all of them. Warnings
+    come first.
     """
 
     api: Api

@@ -58,7 +58,7 @@ class Leadership:
 
 
 def bounded(api: Api, seconds_left: float) -> Api:
-    """Return the API with a timeout that ends before the leadership does. Raises NotLeading if that is over.
+    """Return the API with a timeout that ends before the leadership does. Raises NotLeading if the leadership is over.
 
     So a process does not write after a long pause, and a request that hangs fails before another operator leads.
     """

@@ -156,7 +156,8 @@ class Observer:
     def _age(self, key: Key, what: str, mark: Hashable, before: float = 0.0) -> float:
         """Return the seconds since this process first saw that mark; 0 if `mark` is None.
 
-        `before` counts as well if it is the first that this process sees of the job: only then may it be older.
+        `before` is the mark's age before this process saw it. It counts only for the first mark of a job, because this
+        process saw every later one arrive.
         """
         first_seen = self._memory(key).first_seen
         now = time.monotonic()
@@ -167,7 +168,7 @@ class Observer:
         return 0.0 if mark is None else now - first_seen[what][1]
 
     def _renewed(self, key: Key, now: datetime, children: Mapping[Ref, Object]) -> TlsSecrets | None:
-        """Return what to write to the Secrets; it is computed again only after they were read again or changed."""
+        """Return what to write to the Secrets. The result is kept until the Secrets are read again or change."""
         found = [children.get(ref) for ref in _secrets(key)]
         memory = self._memory(key)
         versions = (

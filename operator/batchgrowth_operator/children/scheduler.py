@@ -85,7 +85,7 @@ def dask_cluster(s: Situation) -> Manifest:
 
 
 class MissingParts(NamedTuple):
-    """Since when the DaskCluster lacks a part, and whether the Dask operator must be asked to create it again."""
+    """The time since which the DaskCluster lacks a part, and whether to ask the Dask operator to create it again."""
 
     since: str
     are_requested: bool
@@ -124,9 +124,9 @@ def missing_parts(seen: Observed, clock: Clock) -> MissingParts | None:
 
 
 def nudged_scheduler(seen: Observed, clock: Clock) -> Manifest | None:
-    """Return the nudge of the scheduler's Deployment; None if it needs none now.
+    """Return a manifest that makes Kubernetes retry the scheduler's refused pod; None if no retry is due.
 
-    It has an annotation and nothing else, since the Dask operator owns the rest of that Deployment.
+    It sets one annotation and nothing else, since the Dask operator owns the rest of that Deployment.
     """
     nudge = last_nudge(seen.scheduler, clock)
     if seen.scheduler is None or nudge is None or annotations_of(seen.scheduler).get(names.RETRIED) == nudge:

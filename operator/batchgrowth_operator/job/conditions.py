@@ -78,7 +78,7 @@ def accepted(s: Situation, w: Workforce) -> Verdict:
 
 
 def _storage_remark(s: Situation) -> str:
-    """Return sentences, each after a space, about storage that the spec does not tell; empty if it tells everything."""
+    """Return sentences, each after a space, about storage that differs from the spec or that the spec does not name."""
     storage = s.storage
     if storage.is_awaited:
         return f" {AWAITED}"

@@ -130,7 +130,7 @@ def rejected_status(seen: Observed, error: BatchGrowthError) -> JobStatus:
 
 
 def throttled(new: JobStatus, previous: JobStatus, clock: Clock, seconds: float) -> JobStatus:
-    """Return the status to write now: the previous one as long as only new progress waits for its next write.
+    """Return the status to write now: the previous one if only progress is new and its next write is not due.
 
     A trainer reports every second, and a cluster may run a thousand trainers. `ProgressRate.seconds_apart` holds back
     the passes that reports ask for; `seconds` holds back the progress that a pass with another cause would write.
@@ -158,7 +158,9 @@ def _printable(verdict: Verdict) -> Verdict:
 
 
 def _condition(seen: Observed, before: Condition | None, kind: str, verdict: Verdict) -> Condition:
-    """Return the condition with that verdict; `before` is the stored one, whose time stays while its status does."""
+    """Return the condition with that verdict; `before` is the stored one, which keeps its time while its status stays
+    the same.
+    """
     since = None
     if before is not None and before.status == verdict.status:
         if (before.reason, before.message, before.observed_generation) == (*verdict[1:], seen.generation):

@@ -95,7 +95,7 @@ def events_between(previous: JobStatus, new: JobStatus, quantity: str = "") -> t
 
 
 def _sentence(before: Condition | None, now: Condition, previous: JobStatus, new: JobStatus) -> str:
-    """Return a sentence about the change, if the condition's message, which tells the new state, does not say it."""
+    """Return a sentence about the change, or else the condition's message, which describes the new state."""
     ready = new.workers.ready if new.workers else 0
     if now.reason == "UpdatesCommitted" and not ready:
         return "Training resumes when its workers have joined."

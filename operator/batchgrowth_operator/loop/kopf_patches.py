@@ -126,9 +126,9 @@ async def _orchestrate(**given: Any) -> None:
 async def _watch(**given: Any) -> AsyncIterator[Any]:
     """Watch without pauses. A watch that broke lists all objects again, which the log says.
 
-    kopf's watch takes the end of the task that would tell it of a pause for a pause, swallows its cancellation, starts
-    over, and waits forever for new credentials: the operator would hang instead of retrying. An operator without peers
-    never pauses, so no watch needs such a task.
+    When the task ends that reports pauses, kopf's watch believes that a pause has begun. It swallows its cancellation,
+    starts over, and waits forever for new credentials: the operator would hang instead of retrying. An operator without
+    peers never pauses, so no watch needs such a task.
     """
     is_listed = False
     async for event in _watch_until_paused(**given | {"operator_paused": None}):

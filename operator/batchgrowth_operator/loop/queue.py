@@ -1,9 +1,9 @@
 """When a job's next pass runs: one queue per job, and a few slots that all jobs share.
 
 A queue has one time at which its next pass is due. Whatever asks for a pass moves that time forward: a change to now, a
-report of progress to `ProgressRate.seconds_apart` after the last pass, the last pass to the time that it returned.
-A due pass waits for the debounce, or for the back-off after a pass that failed, and then for a slot, where a job that
-something changed goes before one whose time has come.
+report of progress to `ProgressRate.seconds_apart` after the last pass, the last pass to the time that it returned. A
+due pass waits for the debounce, or for the back-off after a pass that failed, and then for a slot. A job that something
+changed gets a slot before a job whose time has merely come.
 """
 
 import asyncio
@@ -142,7 +142,7 @@ class Passes:
 
 
 class Slots:
-    """Bounds the passes that run at once to `most`, and the patient ones among them, which no change asked for.
+    """Bounds the number of passes that run at once to `most`. A pass that no change asked for is patient.
 
     At most `most_patient` are patient, so that a milestone does not wait until the progress of many jobs is written.
     Urgent passes leave one slot free, so that a deadline does not wait until no job changes any more.
@@ -220,5 +220,5 @@ class ProgressRate:
         return replace(self._defaults, report_seconds=max(self._defaults.report_seconds, self.seconds_apart))
 
     def forget(self, key: Key) -> None:
-        """Stop counting a job that is gone, or another operator's."""
+        """Stop counting a job that is gone or belongs to another operator."""
         self._training.discard(key)

@@ -158,7 +158,7 @@ class Observed:
 
 
 def endings_of(pod: Object) -> list[dict[str, Any]]:
-    """Return how the pod's containers ended, of those that have."""
+    """Return the terminated state of each container of the pod that has ended."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     endings = [(container.get("state") or {}).get("terminated") for container in statuses]
     return [ending for ending in endings if ending is not None]

@@ -106,7 +106,7 @@ def restarts_of(seen: Observed) -> int:
 
 
 def restarts_before(job: Object) -> int:
-    """Return the restarts of the trainer before this Job was made."""
+    """Return the number of the trainer's restarts before this Job was made."""
     known = annotations_of(job).get(names.RESTARTS_BEFORE, "")
     if not known.isdecimal() or len(known) > _LONGEST_COUNT:
         return 0
@@ -114,7 +114,9 @@ def restarts_before(job: Object) -> int:
 
 
 def num_retries(seen: Observed) -> int:
-    """Return the number of trainer pods that ended with exit code 75, which Kubernetes keeps; evicted ones not."""
+    """Return the number of trainer pods that ended with exit code 75, which Kubernetes keeps; evicted pods do not
+    count.
+    """
     retries = 0
     for pod in seen.pods_of(TRAINER):
         if any(c.get("type") == "DisruptionTarget" for c in (pod.get("status") or {}).get("conditions") or ()):

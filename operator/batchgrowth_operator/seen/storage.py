@@ -1,4 +1,4 @@
-"""Where a job's checkpoints are kept: at the place in its spec, or without one by the operator's default.
+"""Where a job's checkpoints are kept: at the place in its spec, or else at the operator's default.
 
 A trainer that exists keeps its storage, so a changed default affects only jobs that have no trainer yet.
 """

@@ -182,7 +182,7 @@ class GradientDiversityRule:
         return 1 + ratio(look.now.trace, look.now.square)
 
     def wanted(self, look: Look, value: float) -> float:  # noqa: ARG002
-        """Return that share of it, plus 1."""
+        """Return `share` · n · Δ + 1."""
         return self.share * value + 1
 
 
@@ -202,7 +202,7 @@ GRADIENT_DIVERSITY = MeasuredEntry(
 
 
 class CabsRule:
-    """The batch couples the gradient's noise with the learning rate and the loss that is left."""
+    """The batch grows with the learning rate and the gradient's noise, and as the loss falls."""
 
     def value(self, look: Look) -> float:
         """Return lr · tr(Σ) / F in examples; infinity if the loss is not above 0."""

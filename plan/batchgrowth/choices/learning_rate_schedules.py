@@ -117,7 +117,7 @@ class CosineSchedule:
 
 @lru_cache(maxsize=4096)
 def half_wave(part: Fraction) -> Fraction:
-    """Return (1 + cos(π · part)) / 2 for a part of the way from 0 to below 1."""
+    """Return (1 + cos(π · part)) / 2 for `part` from 0 to below 1."""
     if part in RATIONAL:
         return RATIONAL[part]
     angle = SIXTY_DIGITS.divide(SIXTY_DIGITS.multiply(PI, part.numerator), 2 * part.denominator)

@@ -311,7 +311,7 @@ def plain(models: Iterable[Model] | None) -> list[dict[str, Any]]:
 
 
 def once(field: str, key: str) -> Callable[[Any], bool]:
-    """Return the check of a rule that the entries of a list, which may be left out, differ in that key."""
+    """Return a check that no two entries of a list have the same key; the list may be absent."""
 
     def holds(spec: Any) -> bool:
         keys = [getattr(entry, key) for entry in getattr(spec, field) or ()]

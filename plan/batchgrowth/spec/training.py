@@ -256,7 +256,7 @@ ArgumentText = Annotated[str, StringConstraints(max_length=1024)]
 
 
 class SourceItem(Model):
-    """A key of the ConfigMap, and the file that it is."""
+    """A key of the ConfigMap, and the path of its file."""
 
     key: str = Field(pattern=CONFIG_KEY, min_length=1, max_length=253, description="A key of the ConfigMap. Required.")
     path: str = Field(

@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 
 
 def train(run: RunState, join: Join) -> Trained:
-    """Train with GatherScatter. See GatherScatterDriver.train."""
+    """Train with GatherScatter. Raises WorkloadError, DataError and ClusterError."""
     replica = build_replica(run.spec)
     with closing(replica.loaders):
         run.arithmetics.compare_own(STEPS, replica.arithmetic)
@@ -90,12 +90,12 @@ class Copy:
 class Gathering:
     """One attempt at one update: which workers compute which part of it, and how that ended.
 
-    A part is the run of shards of one rank; part r has `sizes[r]` shards. It may have two copies: that of the worker
-    with that rank, and a backup by an idle worker, which computes the same nodes of the tree with the same seeds, so
-    both have the same bits. The first copy counts, also if its worker is lost afterwards. A part whose copies are all
-    lost fails the attempt.
+    A part is the run of shards of one rank; part r has `sizes[r]` shards. Two workers may compute it: the worker with
+    that rank, and an idle worker as its backup. Both compute the same nodes of the tree with the same seeds, so both
+    copies have the same bits. The copy that arrives first counts, even if its worker is lost afterwards. A part whose
+    copies are all lost fails the attempt.
 
-    `usual_pace` is that of the updates before it, in seconds per shard; `clock` gives seconds.
+    `usual_pace` is the pace of earlier updates, in seconds per shard; `clock` gives seconds.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Gathering:
         return self.is_lost or not self._missing
 
     def first_copies(self) -> list[Copy]:
-        """Return the copy that counts of each part, by rank; once it is over, and not lost."""
+        """Return the copy of each part that finished first, by rank. Valid once every part has a finished copy."""
         return [min(part, key=lambda copy: copy.ended_at) for part in self._parts]
 
     def under_way(self) -> list[Copy]:
@@ -183,7 +183,7 @@ class Gathering:
 
     @property
     def pace(self) -> float | None:
-        """Return the median seconds per shard of the parts that have ended; the usual one before half of them have.
+        """Return the median seconds per shard of the finished parts; the usual pace until half of them have finished.
 
         None if neither is known.
         """
@@ -216,11 +216,12 @@ class Gathering:
 
 
 class Stragglers:
-    """The workers that still compute a copy of an earlier update, which no longer counts; restarts those that hang.
+    """The workers that still compute a part of an earlier update, which no longer counts; restarts workers that hang.
 
     A worker's thread cannot be interrupted, and its next part would wait behind this one. So the driver leaves the
-    worker out of the following updates until this one has ended. One that was late in each of its last updates rests
-    for further ones, twice as many each time, in which it may still repeat the parts of others. `clock` gives seconds.
+    worker out of the following updates until the old part has ended. A worker that was late in each of its last updates
+    rests for further updates, twice as many each time. While it rests, it may still repeat the parts of others. `clock`
+    gives seconds.
     """
 
     def __init__(
@@ -256,8 +257,8 @@ class Stragglers:
     def follow(self, event: Event) -> None:
         """Forget a worker that has finished or is gone; leave out a worker that ended with a fault.
 
-        One whose connection is lost is gone, or soon will be. Other errors are ignored, as the rows are: the part has
-        been computed without one.
+        A worker whose connection is lost is gone, or soon will be. Other errors are ignored, as the rows are, because
+        another worker has computed the part.
         """
         if isinstance(event, Left):
             for known in (self._late, self._in_a_row, self._rests):
@@ -295,7 +296,7 @@ class Stragglers:
 
 
 class GatherScatterDriver:
-    """The server: holds the replica and the optimizer and adds in the fixed order; the workers compute gradients."""
+    """The server: holds the replica and the optimizer, and adds the workers' gradients in the fixed order."""
 
     def __init__(self, run: RunState, pool: WorkerPool, scaling: Scaling, replica: Replica) -> None:
         self._run = run
@@ -391,7 +392,7 @@ class GatherScatterDriver:
     def _request(
         self, gathering: Gathering, step: Step, rank: int, size: int, address: str, model: dict[str, PackedTensor]
     ) -> None:
-        """Request this rank's part from the worker. The model is sent to a worker once in an update."""
+        """Request this rank's part from the worker. Only the worker's first request in an update carries the model."""
         given = None if address in gathering.asked else model
         order = (self._pool.run_id, given, step, rank, size)
         on_end = self._pool.on_end(address, gathering.number)
@@ -407,7 +408,7 @@ class GatherScatterDriver:
         return [address for address in idle if address in self._pool.ready]
 
     def _restart_hung(self, gathering: Gathering) -> None:
-        """Restart members that do not answer, and members that have not finished although others have long done so."""
+        """Restart members that do not answer, and members that have not finished although others finished long ago."""
         patience = self._run.spec.patience_seconds
         now = time.monotonic()
         if now - gathering.answered_at > patience:

@@ -157,7 +157,7 @@ class GenerationsDriver:
             self._conclude(generation)
 
     def _form(self, generation: Generation) -> None:
-        """Send each member its order: its rank, its peers' addresses, and the stage's end, up to which it trains."""
+        """Send each member its order: its rank, its peers' addresses, and the end of the stage, where it stops."""
         run = self._run
         pool = self._pool
         ready = [pool.ready[address] for address in generation.members]
@@ -205,7 +205,7 @@ class GenerationsDriver:
             self._pool.ask_whether_alive(generation.members)
 
     def _restart_hung(self, generation: Generation) -> None:
-        """Restart hung workers; before a member is restarted, save the newest state of the members that answer.
+        """Restart hung workers. Before restarting a member, save the newest state of the members that answer.
 
         A member sends its state only after its generation, so a hung member ends the generation for all.
         Members that do not end in time, such as those in a group by NCCL, are not waited for.
@@ -338,10 +338,10 @@ def backend_of(members: Sequence[Prepared]) -> str:
 
 
 class States:
-    """What the driver knows of the members' states: the progress of each, and what a resume from them needs.
+    """The driver's view of the members' states: their progress, their reports, and their state for checkpoints.
 
     `updates` counts each member's committed updates; `on_report` receives the reports that are fetched. A member that
-    lost its peers while it evaluated is not judged: its state lacks what follows from the evaluation.
+    lost its peers while it evaluated is not judged: its state lacks the decisions from the evaluation.
     """
 
     def __init__(self, run: RunState, pool: WorkerPool, on_report: Callable[[Report], None]) -> None:
@@ -353,8 +353,9 @@ class States:
         self._coming: Asked | None = None  # the state of a member that trains
 
     def catch_up(self, members: list[str]) -> bool:
-        """Restore the newest checkpoint if it is ahead of all members, and fetch missing reports. Return False if a
-        member is lost.
+        """Restore the newest checkpoint if it is ahead of all members, and fetch missing reports.
+
+        Return False if a member is lost.
 
         So the history has no gap: a member that trains on keeps the reports that never arrived, and a checkpoint is
         written only with the reports that led to it.
@@ -456,7 +457,7 @@ class States:
                 return
 
     def restart_unresponsive(self, addresses: Collection[str]) -> None:
-        """Restart those that hang, after the newest state of the others is saved."""
+        """Restart the workers among these that hang, after saving the newest state that the other workers hold."""
         self._pool.restart_unresponsive(addresses, self._run.note, self.save_newest)
 
     def _best(self) -> str:
@@ -474,7 +475,7 @@ class States:
 
     @property
     def _known(self) -> tuple[str, int, int]:
-        """Return the run and the number of updates whose reports are known."""
+        """Return the run, the last update whose row the driver has, and the last epoch whose evaluation it has."""
         return self._pool.run_id, self._run.reported, self._run.totals.evaluated
 
     def _save(self, packed: PackedSnapshot, reports: Iterable[Report]) -> None:

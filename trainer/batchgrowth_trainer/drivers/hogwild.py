@@ -1,11 +1,11 @@
 """Hogwild: threads of this process update the same weights without locks. Recht, Ré, Wright and Niu, 2011.
 
-A thread takes the next update of the plan, computes the gradient of its whole batch with the weights as they are, which
-other threads may change while it does, and steps. Each has buffers of its own while it computes; their change is added
-to the shared ones with the step.
+A thread takes the next update of the plan, computes the gradient of its whole batch with the current weights, and
+steps. Other threads may change the weights meanwhile. Each thread computes with its own buffers, and adds their change
+to the shared buffers when it steps.
 
-Threads meet after 16 updates each, at the end of an epoch, and when a stop is requested. Each update that was taken is
-then applied, so what is done is the beginning of the plan.
+Threads meet after 16 updates each, at the end of an epoch, and when a stop is requested. By then every update that a
+thread took is applied, so the updates done are the first ones of the plan.
 """
 
 import time
@@ -45,7 +45,7 @@ class Hogwild:
         self._stepping = nullcontext() if isinstance(replica.optimizer, FlatOptimizer) else Lock()
 
     def __call__(self, run: RunState, replica: Replica) -> None:
-        """Make one round and record it. Raises WorkloadError and DataError; the state is then that before the round."""
+        """Make one round and record it. If it raises WorkloadError or DataError, the state is unchanged."""
         steps = round_at(replica.plan, replica.position, _UPDATES * len(self._twins))
         with undone_by_errors(replica):
             rows = self._round(run, deque(steps))
@@ -88,7 +88,7 @@ class Hogwild:
 
 
 def _wait_for(working: set[Future[None]], run: RunState, left: deque[Step]) -> None:
-    """Wait for the end of a round, which a requested stop brings forward. Raises the first error of a thread."""
+    """Wait for the end of a round; a requested stop ends the round early. Raises the first error of a thread."""
     while working:
         ended, working = wait(working, _LOOK_SECONDS, return_when="FIRST_COMPLETED")
         for future in ended:

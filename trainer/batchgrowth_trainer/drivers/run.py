@@ -49,7 +49,7 @@ class RunTotals:
 
     @classmethod
     def restored(cls, saved: Saved | None) -> Self:
-        """Return the totals of a run that goes on from a checkpoint; new ones without.
+        """Return the totals in a checkpoint, from which the run goes on; without a checkpoint, new totals.
 
         A member trains on before its state is saved, so the totals may be ahead of the checkpoint: the run then
         evaluates the later epochs again, since their rows are cut off.
@@ -322,7 +322,7 @@ class RunState:
         return self._before + time.time() - self._began
 
     def _seconds_at(self, at: float) -> float:
-        """Return the seconds of training at a wall-clock time, never fewer than before: the members' clocks differ."""
+        """Return the seconds of training at a wall-clock time, never decreasing although members' clocks differ."""
         since = 0.0
         if self._began is not None:
             since = at - self._began

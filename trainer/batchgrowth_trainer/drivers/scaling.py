@@ -44,7 +44,7 @@ class Scaler(Protocol):
 
 
 def shards_of(plan: Plan, position: Position) -> int:
-    """Return the number of shards of a batch: so many workers of an externally scaled cluster could have work."""
+    """Return the number of shards of a batch: the most workers of an externally scaled cluster that could have work."""
     return plan.parts(plan.stage_at(position.update).batch_size)
 
 
@@ -116,7 +116,7 @@ class Scaling:
         return ""
 
     def tick(self, members: Sequence[str]) -> None:
-        """Request the workers that are needed now, or sooner than a new worker could be ready; keep `members`."""
+        """Request the workers that the run needs now, or before a new worker could be ready; keep `members`."""
         run = self._run
         pool = self._pool
         if time.monotonic() - self._ticked_at < _TICK_SECONDS:
@@ -157,7 +157,7 @@ class Scaling:
             self._scaler.repair()
 
     def _upcoming(self) -> Iterator[Upcoming]:
-        """Yield the later stages, the expected one included; none while no pace is known."""
+        """Yield the later stages of the expected plan; none while the pace is unknown."""
         run = self._run
         plan = self._run.expected
         rate = self._pace.rate
@@ -169,7 +169,9 @@ class Scaling:
             yield Upcoming(run.desired_workers(plan.position_at(stage.first_update), plan), due_seconds)
 
     def gather(self, handle_events: Callable[[float], None], updates: Mapping[str, int]) -> list[str]:
-        """Return the members of the next generation, the most advanced by `updates` first: those desired, or ready.
+        """Return the members of the next generation, the most advanced by `updates` first.
+
+        They are as many as desired, or fewer if no more become ready in time.
 
         `handle_events` handles events for up to some seconds. Waits for a first worker, and once per stage, up to
         workers.waitSeconds, for the others. Raises ClusterError if no worker becomes ready.

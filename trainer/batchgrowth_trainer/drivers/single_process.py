@@ -25,7 +25,7 @@ Advance = Callable[[RunState, Replica], None]
 
 
 def train(run: RunState, _join: Join) -> Trained:
-    """Train update after update, in one replica and without an exchange. See train_here."""
+    """Train update after update, in one replica and without an exchange. Raises WorkloadError and DataError."""
     return train_here(run, _update_after_update)
 
 
@@ -92,7 +92,7 @@ def evaluate_if_due(run: RunState, replica: Replica) -> bool:
 
 
 def only_one(rows: Sequence[Tensor], shards: int, like: Tensor) -> Tensor:
-    """Return the total of a lone member: its only row. See evaluation.Reduce."""
+    """Return the total of a member without peers, which is its only row; the signature is evaluation.Reduce's."""
     assert shards
     assert rows[0].shape == like.shape
     return rows[0]

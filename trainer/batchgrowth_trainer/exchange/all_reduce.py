@@ -90,7 +90,9 @@ class AllReduce:
             self._replica.tail.write_timing(partials[0].row, self._stopwatch.timing)
 
     def _reduce_rest(self, rows: Sequence[Tensor], shards: int) -> float:
-        """Have the total of what follows the gradient in `_room`, uncompressed; return the seconds of waiting."""
+        """Put the total of the rest of the row, after the gradient, into `_room` uncompressed; return the seconds spent
+        waiting.
+        """
         rest = self._room[self._weights :]
         return self._uncoded([row[self._weights :] for row in rows], shards, rest).put_into(rest)
 

@@ -1,4 +1,4 @@
-"""Gradients in fewer bits: exchange.compression rounds the sum at every node of the tree to values that are sent
+"""Gradients in fewer bits: exchange.compression rounds the sum at every node of the tree, and the rounded sums are sent
 without loss.
 
 So the total has the same bits for any number of workers, and for one process that sends nothing.
@@ -24,8 +24,8 @@ _MEASURE_SECONDS = 1.0  # between two nodes whose rounding is measured, which ta
 class Compression:
     """Rounds the gradient in each node of the tree; it is the replica's `round_node`.
 
-    `error` is the norm of what rounding changed at the last node that was measured, divided by the norm of the
-    gradient; None before the first.
+    `error` is the norm of the rounding error at the last measured node, divided by the norm of its gradient; None
+    before the first.
     """
 
     def __init__(self, coding: "Coding") -> None:
@@ -34,7 +34,7 @@ class Compression:
         self._measured_at = -_MEASURE_SECONDS
 
     def __call__(self, node: Partial) -> None:
-        """Round the gradient of a node as it would travel."""
+        """Round the gradient of a node to values that can be sent in fewer bits."""
         gradient = node.gradient
         if time.monotonic() - self._measured_at < _MEASURE_SECONDS:
             self.coding.quantize(gradient)
@@ -64,7 +64,7 @@ def compression_in(replica: Replica) -> Compression | None:
 
 
 class Coding(Protocol):
-    """`width` is the number of bytes per number, `block` the number of numbers that are coded together."""
+    """A way to code numbers in fewer bytes: `width` bytes for each, and `block` numbers together."""
 
     width: float
     block: int

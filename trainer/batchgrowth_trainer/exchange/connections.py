@@ -96,7 +96,7 @@ Address = tuple[str, int]
 class RankAssignment:
     """A member's place in one generation: its rank, the addresses of its peers by their ranks, and the token.
 
-    `rows` are those of the grid. `store` is the address of the driver's torch store, for members with GPUs only.
+    `rows` is the grid's number of rows. `store` is the address of the driver's torch store, for members with GPUs only.
     """
 
     rank: int

@@ -105,7 +105,7 @@ class Delayed:
         return self._reduction(rows, shards, self._room).total.clone()
 
     def _wait_for(self, one: _Sum, pending: "PendingTotals") -> None:
-        """Add a total to the queue. Every member takes a requested stop from it."""
+        """Wait for an addition and put its total into the queue. The total tells every member of a requested stop."""
         partials, future = one
         began = time.perf_counter()
         total = future.result()

@@ -97,7 +97,7 @@ class Served(Group, Protocol):
         """Return the peers that have sent bytes; after `seconds` or a `wake`, perhaps none. Raises PeerLost."""
 
     def wake(self) -> None:
-        """End `arrived`, which another thread has called, or the next call of it."""
+        """Make the call of `arrived` in another thread return, or else its next call."""
 
 
 class Downpour:
@@ -161,7 +161,7 @@ class Downpour:
             self._setting.check()
 
     def _lead(self, steps: Sequence[Step], *, stop: bool) -> Tensor:
-        """Make the updates with all workers, and send everything to them."""
+        """Make the round's updates with all workers, then send them the round's end and the whole state."""
         bounded = BoundedStaleness(len(steps), self._replica.spec.exchange.settings.maximum_staleness)
         losses = [0.0] * len(steps)
         if self._others:

@@ -30,7 +30,7 @@ class ElasticAveraging(LogicalReplicas):
         self._room = torch.empty_like(self.replica.parameters.vector.data)
 
     def mix(self, states: dict[int, State], turn: int, *, stop: bool = False) -> bool:  # noqa: ARG002
-        """Pull each replica towards the centre, and the centre towards them by the distances before the pull."""
+        """Move each replica towards the centre, and the centre towards the replicas, by the same distances."""
         replicas = self.local.replicas
         ways = {number: state["parameters"] - self.centre for number, state in states.items()}
         for number, way in ways.items():

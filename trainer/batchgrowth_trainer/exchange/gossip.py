@@ -32,7 +32,7 @@ class Gossip(LogicalReplicas):
     def _fetched(self, mine: Mapping[int, Tensor], asked: Sequence[Sequence[int]]) -> dict[int, Tensor]:
         """Return the weights of other members' replicas that this member's replicas average with.
 
-        Send this member's own to the members that need them.
+        Also send the weights of this member's replicas to the members that need them.
         """
         owners = {number: rank for rank, run in enumerate(self.runs) for number in range(*run)}
         trips = {(number, owners[one]) for one, circle in enumerate(asked) for number in circle}

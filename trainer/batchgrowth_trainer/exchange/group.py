@@ -114,7 +114,7 @@ class Mesh:
         return [ranks[number] for number in numbers if number in ranks]
 
     def wake(self) -> None:
-        """End `arrived`, or the next call of it; from any thread."""
+        """Make the running call of `arrived` return, or else its next call; any thread may call this."""
         with suppress(BlockingIOError):
             self._wake.send(b".")
 
@@ -123,7 +123,8 @@ class Mesh:
     ) -> None:
         """Send to and receive from all these ranks at once.
 
-        Raises ConnectionError if a peer is gone or it is over, and TimeoutError if no byte moves for `seconds`.
+        Raises ConnectionError if a peer is gone or the generation is over, and TimeoutError if no byte moves for
+        `seconds`.
         """
         sends = {peer: part for peer, part in outgoing.items() if part}
         receives = {peer: part for peer, part in incoming.items() if part}
@@ -261,7 +262,8 @@ def form_group(
 ) -> Group:
     """Return the group once every member of the generation has joined: by NCCL if the assignment names a store.
 
-    Raises PeerLost if a member does not join in time, and as soon as `is_over()`; later an exchange over TCP does.
+    Raises PeerLost if a member does not join in time, or once `is_over()` is true. A group over TCP keeps checking
+    `is_over()` in every exchange.
     """
     if assignment.size == 1:
         return LoneGroup()

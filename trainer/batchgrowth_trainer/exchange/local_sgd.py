@@ -194,7 +194,7 @@ class _Parts:
 def _is_averaged_whole(name: str, vector: Tensor) -> bool:
     """Return whether the vector itself is averaged instead of its change.
 
-    A mean of squares must not fall below 0 by rounding; the change of a count, or a small change of a large weight, is
-    exact.
+    An optimizer's mean of squares is averaged whole, because adding a rounded change could make it negative. Weights
+    and counts are averaged by their change, which loses nothing when it is small.
     """
     return name != _WEIGHTS and vector.dtype is torch.float32

@@ -80,7 +80,7 @@ def share_of(step: Step, number: int, replicas: int) -> tuple[tuple[int, int], i
 def committed(
     replica: Replica, steps: Sequence[Step], losses: Sequence[float], *, stop: bool
 ) -> tuple[tuple[Step, Committed], ...]:
-    """Return the updates of a round; `losses` are sums over their examples, and unused places may follow."""
+    """Return the updates of a round. `losses[i]` is the sum over the examples of update i; unused places may follow."""
     return tuple(
         (step, Committed(loss / step.examples, replica.growth.learning_rate(step), stop))
         for step, loss in zip(steps, losses, strict=False)
@@ -125,7 +125,7 @@ class Copies:
 
     @property
     def turn(self) -> int:
-        """Exchanges so far."""
+        """Return the number of exchanges so far."""
         return int(self._replica.registered[_TURN].item())
 
     def stacked(self) -> dict[str, Tensor]:
@@ -272,7 +272,9 @@ class LogicalReplicas(ABC):
     def _train_and_mix(
         self, periods: Sequence[Sequence[Step]], sums: Tensor, stop_requested: Callable[[], bool]
     ) -> int:
-        """Train through the periods, put each replica's state into `copies`, and return their number."""
+        """Train and exchange through the periods, put each replica's state into `copies`, and return the number of
+        exchanges.
+        """
         lo, hi = self.local.run
         states = {number: self.copies.of(number) for number in range(lo, hi)}
         made = 0

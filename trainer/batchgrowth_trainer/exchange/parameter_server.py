@@ -100,7 +100,7 @@ class ParameterServer:
         return step, done
 
     def _norms_of_all(self, gradient: Tensor) -> Tensor:
-        """Return the norms of all parameters' gradients, of which this server knows some. See Part."""
+        """Return all parameters' gradient norms: compute the norms of this server's slice, and gather the others."""
         if self._lengths:
             self._norms[self._numbers[self._group.rank]] = norms_of(gradient, self._lengths)
         self._gather(self._norms, self._numbers)

@@ -83,7 +83,8 @@ class Reduction:
         self._buffers: dict[tuple[int, int, torch.dtype], Tensor] = {}
 
     def __call__(self, mine: Sequence[Tensor], shards: int, room: Tensor) -> Reduced:
-        """Return the total over all shards; `mine` are the rows of this member's nodes, shape (L,) as that of `room`.
+        """Return the total over all shards; `mine` are the rows of this member's nodes, each of shape (L,), like
+        `room`.
 
         Overwrites `mine`. The total, in `room` or in the place of a row, is valid until the next call. Raises PeerLost.
         """
@@ -149,9 +150,9 @@ class Reduction:
     def _own_sums(
         self, ranks: Sequence[int], spans: Sequence[slice], mine: Sequence[Tensor], layout: Layout, like: Tensor
     ) -> tuple[list[Tensor], float]:
-        """Return this member's slice of every sum that it adds up, none if the slice is empty, and the waiting seconds.
+        """Add up this member's slice, and return its sums, none if the slice is empty, and the seconds spent waiting.
 
-        Each member gets its slice of the others' rows, and sends them theirs.
+        Each member receives its slice of the others' rows, and sends each of them its slice.
         """
         own = spans[ranks.index(self._group.rank)]
         outgoing = {}
@@ -245,7 +246,7 @@ class BucketSums:
         self._under_way.append(self._thread.submit(self._add, place, rows))
 
     def wait(self) -> float:
-        """Return the seconds in which the thread waited for peers, once all totals are there. Raises PeerLost."""
+        """Wait for all totals, and return the seconds for which the thread waited for peers. Raises PeerLost."""
         return sum(future.result() for future in self._under_way)
 
     def __enter__(self) -> Self:

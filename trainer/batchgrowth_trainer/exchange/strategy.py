@@ -34,7 +34,7 @@ class Round:
 class Setting:
     """What a strategy works with: the member's replica and group, a context in which it computes, and `check`.
 
-    `check()` raises PeerLost once the generation is over; a strategy calls it where it has not sent for a while.
+    `check()` raises PeerLost once the generation is over; a strategy calls it after it has sent nothing for a while.
     """
 
     replica: Replica

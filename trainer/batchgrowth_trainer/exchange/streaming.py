@@ -51,7 +51,8 @@ def buckets(parameters: FlatParameters) -> list[slice]:
 
 
 class Stream:
-    """Gives buckets early once an earlier shard has shown which gradients backward computes, each once.
+    """Gives each bucket of gradients to be added, early once an earlier shard has shown which gradients backward
+    computes.
 
     If backward reaches a parameter after its bucket was given, `is_wrong` becomes true: the sums of that update are
     worthless, and from then on no bucket is given early.
@@ -76,7 +77,7 @@ class Stream:
     def sums(self, nodes: Sequence[tuple[int, int]], compute: ComputeShard, give: Give) -> list[Partial]:
         """Return the sums of these subtrees, in order, over shards that `compute` computes, and give all their buckets.
 
-        Use the gradients of the buckets, not those in the result.
+        The caller must use the gradients of the buckets instead of those in the result.
         """
         self.is_wrong = False
         if not nodes:
@@ -112,7 +113,7 @@ class Stream:
 
     @contextmanager
     def _followed(self, last: "_LastShard", present: Partial) -> Iterator[None]:
-        """Let `last` follow each gradient of a backward pass into that sum, if it may give buckets early."""
+        """Let `last` follow each gradient that backward adds to `present`, if buckets may be given early."""
         last.row = present.row
         if not self._may_be_early:
             yield
@@ -133,7 +134,7 @@ class _LastShard:
     """A member's last shard, whose gradients complete the buckets.
 
     `row` has the shard's own gradients. `lefts` are the sums of the subtrees to its left, from the root on, and `done`
-    those of the run's other subtrees. A bucket with number n is complete with `missing[n]` gradients.
+    the sums of the run's other subtrees. A bucket with number n is complete with `missing[n]` gradients.
     """
 
     row: Tensor
@@ -177,7 +178,7 @@ class _LastShard:
         self._give(place, [*(row[place] for row in self._done), total])
 
     def _added(self, place: slice) -> Tensor:
-        """Add that part of the subtrees' rows, and return the root's."""
+        """Add that part of the subtrees' rows, and return that part of the root's row."""
         *lefts, total = (row[place] for row in (*self._lefts, self.row))
         for left in reversed(lefts):
             total = left.add_(total)

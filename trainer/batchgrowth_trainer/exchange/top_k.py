@@ -22,7 +22,7 @@ MOST_PARAMETERS = 2**31 - 1
 
 
 class TopK(LogicalReplicas):
-    """The strategy of TopK. A message has the places of each replica's changes, then the changes; a flag follows."""
+    """The strategy of TopK. A message has the places of each replica's changes, the changes, and a flag."""
 
     has_centre = True
     most_exchanges = 64
@@ -56,7 +56,7 @@ class TopK(LogicalReplicas):
             state["residual"].add_(weights - self.centre, alpha=seen / examples)
 
     def mix(self, states: dict[int, State], turn: int, *, stop: bool = False) -> bool:  # noqa: ARG002
-        """Move the centre by what all replicas send."""
+        """Move the weights that all replicas share by the changes that all replicas send."""
         residuals = [state["residual"] for state in states.values()]
         before = _squares(residuals)
         taken = [_taken(residual, self._count) for residual in residuals]
@@ -79,7 +79,7 @@ class TopK(LogicalReplicas):
 
 
 def _taken(residual: Tensor, count: int) -> Tensor:
-    """Return the places of the largest numbers and their bits, shape (2, count), and set them to 0 in the residual."""
+    """Take the largest numbers out of the residual, and return their places and their bits, shape (2, count)."""
     places = largest(residual, count)
     changes = residual[places]
     residual[places] = 0.0

@@ -126,7 +126,7 @@ _DAMAGED = "damaged-"
 
 
 class Checkpoints(Protocol):
-    """Where a run's checkpoints are kept; `place` names it in messages.
+    """The store of a run's checkpoints; messages call it `place`.
 
     Each of its methods raises CheckpointError, or StorageError if a retry may help.
     """

@@ -73,7 +73,7 @@ def importable_name(value: Any) -> str | None:
 
 
 class _Walk:
-    """Walks through a value for its digest; `named` collects globals that its functions use, which count by name."""
+    """Computes the digest of a value. In it, the globals that functions use count by name; `named` collects them."""
 
     def __init__(self) -> None:
         self.named: dict[str, Any] = {}
@@ -278,7 +278,9 @@ def function_in(folder: Path, entrypoint: str) -> bytes:
 
 
 def changes(before: bytes, now: bytes) -> list[str]:
-    """Return the names of globals that differ between a run's function and the current one, and the function's own."""
+    """Return the names of the globals that differ between two functions, and the function's own name if its code
+    differs.
+    """
     there = _header(before)
     here = _header(now)
     names = sorted(

@@ -1,4 +1,6 @@
-"""Checkpoints in an object store, without a lock: its objects never change, and none points at the newest."""
+"""Checkpoints in an object store, which needs no lock: objects never change, and no object points at the newest
+checkpoint.
+"""
 
 import os
 import re
@@ -306,7 +308,7 @@ class RemoteCheckpoints:
     def save(self, snapshot: Snapshot, story: Mapping[str, Any]) -> int:
         """Write a checkpoint, delete those beyond `keep`, and return the bytes of its state.
 
-        Raises CheckpointError if it cannot be written, a StorageError if it may be later.
+        Raises StorageError if a retry may succeed, otherwise CheckpointError.
         """
         state = checkpoint.state_bytes(snapshot)
         entries = self._entries()

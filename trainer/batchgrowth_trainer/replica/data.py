@@ -34,7 +34,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """A request for the examples at `indices`, int64, shape (N,), which are read with a seed of their own.
+    """A request for the examples at `indices`, int64, shape (N,), and the seed for reading them.
 
     They belong to the training set, or to the test set of that name.
     """
@@ -75,7 +75,7 @@ class Requests:
     def coming(self, plan: Plan, step: Step, shards: range, runs: Runs) -> Iterator[Request]:
         """Yield the requests for these shards of an update, then for the `runs` of later updates, to the plan's end.
 
-        With `none_known` they end after these shards: to plan each later update takes a second in a long job.
+        With `none_known` they end after these shards, because planning each later update takes a second in a long job.
         """
         yield from (self.of(plan, step, shard) for shard in shards)
         while runs is not none_known and not plan.is_done(step.after):
@@ -136,7 +136,7 @@ class _Retries:
         )
 
     def __call__(self, read: Callable[[], Any]) -> Any:
-        """Return what `read` returns. Raises the ReadFault of its last try."""
+        """Return the result of `read`. Raises the ReadFault of its last try."""
         restore = generator_states()
 
         def read_alike() -> Any:

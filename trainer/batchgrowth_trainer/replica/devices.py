@@ -75,7 +75,7 @@ _LIMIT: ContextVar[int] = ContextVar("_LIMIT", default=0)  # like torch's settin
 
 
 class Compiled:
-    """`function` compiled, without a fallback to the interpreter."""
+    """A compiled `function`, which never falls back to the interpreter."""
 
     def __init__(self, function: Callable[..., Any], spec: JobSpec, device: torch.device) -> None:
         """Raise WorkloadError if this machine has no compiler for the device."""

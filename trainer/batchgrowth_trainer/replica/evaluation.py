@@ -104,14 +104,14 @@ def computed(replica: Replica, name: str, run: tuple[int, int]) -> dict[int, Chu
 
 
 def node_sums(chunks: dict[int, Chunk], layout: Layout, rank: int) -> list[Tensor]:
-    """Return the sums (loss, metrics, …), float64, of each of this member's nodes of chunks."""
+    """Return the sums (loss, metrics, …), float64, over each node of chunks that this member computes."""
     return [tree_sum(lo, hi, lambda chunk: chunks[chunk].sums, torch.add) for lo, hi in layout.nodes[rank]]
 
 
 def gathered_row(chunks: dict[int, Chunk], shapes: Chunk, examples: int) -> Tensor:
-    """Return the outputs and targets of this member's chunks, in a row of all examples that is 0 elsewhere.
+    """Return a row for the outputs and targets of all examples, which is 0 outside of this member's chunks.
 
-    Raises WorkloadError if their shapes or dtypes are not those of the first chunk of all, `shapes`.
+    Raises WorkloadError if a chunk's shapes or dtypes differ from `shapes`, those of the test set's first chunk.
     """
     row = _blank(shapes, examples)
     output, target = _halves(row, shapes, examples)

@@ -1,7 +1,7 @@
 """The flat vectors of a replica: its parameters, its buffers, and the rows that hold the sums of an update.
 
-All parameters are views of one vector, and all buffers of one per dtype. So an update needs one broadcast, one
-checkpoint tensor and one optimizer step instead of a call per tensor.
+All parameters are views of one vector, and all buffers of one dtype are views of another. So an update needs one
+broadcast, one checkpoint tensor and one optimizer step instead of a call per tensor.
 
 A row has L = `Rows.length` float32 numbers, in three parts:
     gradient   of all parameters, `FlatParameters.length` numbers
@@ -167,7 +167,7 @@ class FlatBuffers:
 
     @contextmanager
     def kept(self) -> Iterator[Start]:
-        """Return a copy of every vector, and reset the vectors to it after the block."""
+        """Yield a copy of every vector, and reset the vectors to it after the block."""
         start = self.clone()
         try:
             yield start
@@ -300,7 +300,7 @@ class Tail:
         return requested
 
     def read(self, total: Tensor, scalar: Tensor) -> tuple[Sums, float]:
-        """Return the sums at the end of a total, and the further scalar, all in one transfer from a GPU."""
+        """Return the sums at the end of a total, and `scalar` as a float; a GPU sends both in one transfer."""
         if total.is_cpu:  # here reading each takes less time than putting them together
             tail = total if total.numel() == self.length else total[-self.length :]
             numbers = tail.tolist()
@@ -391,7 +391,9 @@ Quantize = Callable[[Tensor], None]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`runs[m]` are member m's shards, `nodes[m]` the subtrees that cover them, `order` the in-place additions.
+    """How members divide the shards of an update and add their sums.
+
+    `runs[m]` are member m's shards, `nodes[m]` the subtrees that cover them, `order` the in-place additions.
 
     The additions end in the slots `sums`; there is one slot, unless the runs are only a part of all shards.
     """

@@ -72,7 +72,7 @@ class GrowthState:
     def after(self, step: Step, sums: Sums, norm: float) -> BatchDecision | None:
         """Take an update into account, and return the outcome of a look, None if none was due.
 
-        `norm` is that of the mean gradient.
+        `norm` is the norm of the mean gradient.
         """
         if not self._measures:
             return None
@@ -125,7 +125,7 @@ class GrowthState:
 
 
 def decisions_in(tensors: Mapping[str, Tensor]) -> tuple[BatchDecision, ...]:
-    """Return the decisions in a replica's tensors, or in those of a checkpoint."""
+    """Return the decisions in the tensors of a replica or a checkpoint."""
     if _NAME not in tensors:
         return ()
     numbers = tensors[_NAME].tolist()

@@ -1,6 +1,6 @@
 """What evaluations decide, as part of a replica's state: an early end of training, and the best weights so far.
 
-Both move to other members and into checkpoints with the weights, so they do not depend on who evaluated.
+Both move to other members and into checkpoints with the weights, so they do not depend on which member evaluated.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,8 @@ RECORD = f"{BEST}record"
 class Judgement:
     """The decisions from a job's evaluations; `best.NAME` keeps copies of the live vectors `weights`.
 
-    `tensors()` has the records as float64 vectors: who asks, and the numbers of BestEvaluation.
+    `tensors()` has a float64 vector for keepBest and for stopEarly: a number for the metric, then those of
+    BestEvaluation.
     """
 
     def __init__(self, spec: JobSpec, weights: Mapping[str, Tensor], device: torch.device) -> None:
@@ -106,9 +107,9 @@ class Judgement:
 
 
 def judged_in(tensors: Mapping[str, Tensor], name: str, watched: WatchedMetric | None) -> BestEvaluation | None:
-    """Return the record of that name in a replica's tensors, or in those of a checkpoint.
+    """Return the record of that name from the tensors of a replica or a checkpoint.
 
-    None if it is of another metric.
+    None if the record is for another metric.
     """
     if watched is None or name not in tensors:
         return None
@@ -121,7 +122,7 @@ def judged_in(tensors: Mapping[str, Tensor], name: str, watched: WatchedMetric |
 def course_of(spec: JobSpec, tensors: Mapping[str, Tensor], plan: Plan) -> Course:
     """Return the course of the training whose state these tensors are; a new one if there are none.
 
-    `plan` is that of the spec alone.
+    `plan` follows from the spec alone.
     """
     judged = judged_in(tensors, STOP, spec.evaluation.stop_early)
     end = None

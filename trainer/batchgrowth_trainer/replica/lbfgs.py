@@ -23,15 +23,15 @@ class Slices(Protocol):
     """
 
     def products(self, rows: Sequence[str], columns: Sequence[str]) -> Iterable[Table]:
-        """For each slice, in any order, the inner products of the vectors `rows` with those of `columns`."""
+        """Return for each slice, in any order, the inner products of the vectors `rows` with the vectors `columns`."""
         ...
 
     def absolute_sums(self, name: str) -> Iterable[float]:
-        """For each slice of a vector, in any order, the sum of the absolute values of its elements."""
+        """Return for each slice of a vector, in any order, the sum of the absolute values of its elements."""
         ...
 
     def assign(self, name: str, terms: Mapping[str, float]) -> None:
-        """Set a vector to the sum of factor · vector; it may be among the terms."""
+        """Set a vector to the sum of factor · vector over the terms, of which it may be one."""
         ...
 
 
@@ -42,7 +42,7 @@ def total(parts: Iterable[float]) -> float:
 
 
 class HeldSlices:
-    """Slices of vectors in this process, computed in float64. See Slices.
+    """Slices of vectors in this process, computed in float64.
 
     No slice spans two of the model's parameters, so whole parameters can be held elsewhere.
     """
@@ -100,7 +100,7 @@ def maker(settings: LBFGSBlock) -> Callable[[JobSpec, FlatParameters], "LBFGSOpt
 
 
 class LBFGSOptimizer:
-    """Takes steps of L-BFGS. See AnyOptimizer.
+    """The optimizer that takes steps of L-BFGS.
 
     `state` has the pairs "step.K" and "change.K", the last step and the gradient before it, each of shape (length,),
     and the coordinator's memory in "numbers".
@@ -136,7 +136,7 @@ class Coordinator:
     """
 
     def __init__(self, settings: LBFGSBlock, numbers: Sequence[float] = ()) -> None:
-        """Take over the `numbers` of a coordinator after the update before; none before the first update."""
+        """Continue from the `numbers` that the update before returned; none before the first update."""
         size = settings.history
         self._least = float(settings.least_curvature)
         given = list(numbers) or [0.0] * (1 + 2 * size**2)
@@ -148,7 +148,7 @@ class Coordinator:
 
     @property
     def numbers(self) -> list[float]:
-        """Return all that it remembers, for the next update: 1 + 2 · history² of them."""
+        """Return the 1 + 2 · history² numbers that the next update needs."""
         return [float(self._taken), *(number for row in self._step_change + self._change_change for number in row)]
 
     @property

@@ -168,7 +168,7 @@ class _Loader:
 
 
 def _has_room() -> bool:
-    """Return whether shared memory is more than the 64 MiB that containers get; with those, loaders end by SIGBUS."""
+    """Return whether shared memory is larger than a container's default of 64 MiB, with which loaders die of SIGBUS."""
     total = shutil.disk_usage(SHARED_MEMORY).total
     if total < LEAST_SHARED_BYTES:
         _LOG.warning(

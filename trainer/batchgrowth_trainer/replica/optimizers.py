@@ -31,12 +31,12 @@ _Bound = tuple[Take, slice, Tensor, Mapping[str, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Stepper:
-    """`step(vector, gradient, state, learning rate, updates done)` moves the vector in place.
+    """An optimizer's step: `step(vector, gradient, state, learning rate, updates done)` moves the vector in place.
 
-    `state` names the flat vectors that the optimizer keeps between steps; each begins at 0.
-    If `by_parameter`, the vector is that of one parameter of the model; else it has several, and the step moves each
-    element by itself, so that it may be taken for some of them.
-    `spared`, with the same state, moves the parameters that do not decay; by default, the same without weight decay.
+    `state` names the flat vectors that the optimizer keeps between steps; each begins at 0. If `by_parameter`, the
+    vector is one parameter of the model. Otherwise it has several parameters, and the step moves each element by
+    itself, so a caller may give it only some of the elements. `spared` has the same state, and moves the parameters
+    that do not decay.
     """
 
     state: tuple[str, ...]
@@ -46,7 +46,9 @@ class Stepper:
 
 
 class AnyOptimizer(Protocol):
-    """`state` are the vectors that move with the parameters: they are read after a step and may be written before."""
+    """An optimizer as the replica uses it. Its vectors `state` are read after a step, and may be written before the
+    next.
+    """
 
     state: dict[str, Tensor]
 
@@ -67,7 +69,7 @@ def optimizer_of(spec: JobSpec, parameters: FlatParameters) -> AnyOptimizer:
 
 
 class FlatOptimizer:
-    """Takes the steps of a Stepper. See AnyOptimizer."""
+    """An optimizer over flat vectors, which takes the steps of a Stepper."""
 
     def __init__(self, spec: JobSpec, parameters: FlatParameters, stepper: Stepper) -> None:
         vector = parameters.vector.data
@@ -84,7 +86,7 @@ class FlatOptimizer:
         self._bound = self._bind(slice(0, len(vector)))
 
     def within(self, place: slice) -> "FlatOptimizer":
-        """Return an optimizer that moves only the parameters at `place`, whole ones, and takes their gradients alone.
+        """Return an optimizer for only the parameters at `place`, which must be whole, and their gradients.
 
         It shares the vectors of this one's state, and takes the same steps, bit for bit.
         """
@@ -93,7 +95,7 @@ class FlatOptimizer:
         return part
 
     def _bind(self, within: slice) -> list[_Bound]:
-        """Return the steps with the views that they work on, and their places in the gradient of these parameters."""
+        """Return each step within these parameters, with the views that it moves and its place in their gradient."""
         bound: list[_Bound] = []
         for stepper, place in self._steps:
             start = max(place.start, within.start)
@@ -121,7 +123,9 @@ class FlatOptimizer:
 
 
 def _places(stepper: Stepper, parameters: Sequence[slice]) -> Sequence[slice]:
-    """Return where the steps are taken, given adjacent parameters: for each, or for all at once."""
+    """Return the slices of the vector that take one step each: one per parameter, or one for all of these adjacent
+    ones.
+    """
     if stepper.by_parameter or not parameters:
         return parameters
     return [slice(parameters[0].start, parameters[-1].stop)]

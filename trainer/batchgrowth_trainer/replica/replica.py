@@ -82,8 +82,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The part of the parameters on which a process steps if others step on the rest: those at `place`, if any, by
-    `optimizer`.
+    """The parameters at `place`, which this process moves by `optimizer`, while other processes move the others.
 
     `norms_of_all(gradient)` takes the mean gradient of these parameters and returns the gradient norms of all
     parameters.
@@ -154,7 +153,9 @@ class Replica:
         self.registered[name] = tensor
 
     def twin(self, *, own_weights: bool = False) -> "Replica":
-        """Return a replica for gradients, with its own model and buffers, and the same weights unless `own_weights`."""
+        """Return a replica that computes gradients, with its own model and buffers; it shares the weights unless
+        `own_weights`.
+        """
         twin = copy(self)
         model = deepcopy(self.model)
         twin.parameters = self.parameters.of_copy(model, shared=not own_weights)
@@ -172,8 +173,8 @@ class Replica:
     ) -> list[Partial]:
         """Return the sums of the largest subtrees that together cover the shards [run[0], run[1]), in order.
 
-        `runs` are those of the updates after this one; their examples are read ahead. `add_up` makes the sums, if they
-        are not made by adding whole rows.
+        `runs` gives this member's shards of later updates, whose examples are read ahead. `add_up` replaces the default
+        way to make the sums, which adds whole rows.
         """
 
         def ahead(shard: int) -> Iterator[Any]:
@@ -328,12 +329,12 @@ class Replica:
         self.plan = self.judgement.shortened(self.growth.course.plan)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the state's live vectors, by name; `moved_to` follows a write into them."""
+        """Return the state's live vectors, by name; call `moved_to` after writing into them."""
         registered = {name: tensor.view(-1) for name, tensor in self.registered.items()}
         return self.of_one() | registered | self.growth.tensors() | self.judgement.tensors()
 
     def of_one(self) -> dict[str, Tensor]:
-        """Return the vectors that a logical replica has for itself."""
+        """Return the vectors of which each logical replica has its own."""
         vectors = self.model_tensors()
         for name, vector in self.optimizer.state.items():
             vectors[f"optimizer.{name}"] = vector
@@ -388,7 +389,7 @@ class Replica:
 def norms_of(gradient: Tensor, lengths: Sequence[int]) -> Tensor:
     """Return the Euclidean norms of adjacent parameters' gradients, of these lengths, shape (number of parameters,).
 
-    It computes norm by norm, so that members that each have some of the parameters get the same bits together.
+    It computes each norm separately, so that members that divide the parameters among them get the same bits.
     """
     return torch.stack(torch._foreach_norm(gradient.split_with_sizes(list(lengths))))
 

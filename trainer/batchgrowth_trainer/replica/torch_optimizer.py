@@ -78,7 +78,7 @@ class TorchOptimizer:
     def step(self, gradient: Tensor, learning_rate: float, updates_done: int) -> None:
         """Move the parameters by one update; `gradient` is the mean over the batch, shape (length,).
 
-        Raises WorkloadError if the optimizer does, or keeps something else than at first.
+        Raises WorkloadError if the optimizer raises an error, or keeps other values than after its first step.
         """
         seed_generators(draw_seed(self._seed, "optimizer", updates_done))
         for leaf, span in zip(self._leaves, self._spans, strict=True):

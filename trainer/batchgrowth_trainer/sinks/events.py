@@ -20,7 +20,7 @@ from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, History
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The job begins, or goes on from `position`; `decisions` made its plan, if its growth is measured."""
+    """The job begins, or goes on from `position`; its plan follows from `decisions` if its growth is measured."""
 
     name: str
     plan: Plan

@@ -46,7 +46,7 @@ CountStart = Callable[[], int]
 
 
 def to_file(path: Path) -> tuple[Deliver, CountStart]:
-    """Return functions that replace the file with a report, atomically, and number the start by the report in it."""
+    """Return two functions: one replaces the file by a report, atomically; one numbers the start from that file."""
 
     def write(report: str) -> None:
         replace_file(path, f"{report}\n".encode(), durable=False)
@@ -63,7 +63,8 @@ def to_file(path: Path) -> tuple[Deliver, CountStart]:
 def to_config_map(
     namespace: str, name: str, environment: Mapping[str, str] = os.environ, account: Path = _ACCOUNT
 ) -> tuple[Deliver, CountStart]:
-    """Return functions that patch a ConfigMap with a report, as the pod's service account, and that number the start.
+    """Return two functions that act as the pod's service account: one patches a ConfigMap with a report, one numbers
+    the start.
 
     The number comes from the ConfigMap's report and claim, and from the operator's annotation on it. The second
     function claims the number, once; the first then reports only while no later start has claimed the ConfigMap. Both
@@ -90,8 +91,8 @@ def to_config_map(
 def repeat(report: str, path: Path) -> None:
     """Write the last report where the kubelet reads a container's termination message, which the pod's status keeps.
 
-    The operator finds it there if it does not arrive otherwise. Does nothing outside of a pod, where no such file is,
-    or if the report is longer than the kubelet reads.
+    The operator finds it there if it did not reach the ConfigMap. Does nothing outside of a pod, which has no such
+    file, or if the report is longer than the kubelet reads.
     """
     text = report.encode()
     if path.is_file() and len(text) <= _LONGEST_MESSAGE:
@@ -100,9 +101,9 @@ def repeat(report: str, path: Path) -> None:
 
 
 def numbered(count_start: CountStart, stop_requested: Callable[[], bool], patience: float = _PATIENCE_SECONDS) -> int:
-    """Return the number of this start; without a number it must drive nothing, because another start may.
+    """Return the number of this start. Without a number it must not train, because another start may be training.
 
-    Raises ClusterError if it cannot be counted within `patience` seconds, and Interrupted if a stop is requested.
+    Raises ClusterError if the number cannot be had within `patience` seconds, and Interrupted if a stop is requested.
     """
     ends = time.monotonic() + patience
     while not stop_requested():
@@ -205,7 +206,7 @@ _FIELDS_OF_A_ROW = {field.name for field in fields(HistoryRow)} & {field.name fo
 class Reporter:
     """Keeps the newest report, and delivers it regularly, at once after a resize, a look or a wait, and at the end.
 
-    A training that lasts long is reported less often, since a cluster may run a thousand of them: see `period_seconds`.
+    A long training is reported less often, since a cluster may run a thousand of them: see `period_seconds`.
     """
 
     def __init__(
@@ -214,10 +215,11 @@ class Reporter:
         count_start: CountStart = lambda: 0,
         on_superseded: Callable[[Superseded], None] = lambda _: None,
     ) -> None:
-        """Call `count_start` for the number of this start until it raises no OSError, before any delivery.
+        """Keep the arguments. Before the first delivery, `count_start` is called for this start's number, until it
+        succeeds.
 
-        The number grows with each start of the job's trainer: the reports of a later start supersede all earlier.
-        `on_superseded` is called if one has reported; then nothing is delivered any more.
+        The number grows with each start of the job's trainer: reports of a later start supersede those of earlier ones.
+        `on_superseded` is called if a later start has reported; after that, nothing is delivered.
         """
         self._deliver = deliver
         self._count_start = count_start
@@ -233,7 +235,7 @@ class Reporter:
 
     @property
     def newest(self) -> str:
-        """Return the newest report, delivered or not; empty before the first one, or without a number of this start."""
+        """Return the newest report, delivered or not; empty before the first one, or while this start has no number."""
         if self._newest is None or self._number is None:
             return ""
         return self._text(self._newest, self._number)

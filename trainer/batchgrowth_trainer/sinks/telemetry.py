@@ -81,7 +81,7 @@ class Telemetry:
                 metrics["batchgrowth_checkpoint_failures_total"].inc()
 
     def _show(self, figures: ExchangeFigures) -> None:
-        """Show each figure that is known in the metric that names it in the table."""
+        """Add or set each known figure in its metric, as the table of metrics assigns them."""
         for metric in _OF_EXCHANGES:
             for label, name in metric.figures.items():
                 value = getattr(figures, name)
@@ -118,7 +118,9 @@ class Endpoint:
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self._server.server_port}/metrics"
 
     def close(self) -> None:
-        """Stop serving. The server notices only every half second, or at a connection: so this makes one."""
+        """Stop serving. This connects once, since the server notices the stop only at a connection or every half
+        second.
+        """
         ending = Thread(target=self._server.shutdown)
         ending.start()
         with suppress(OSError):

@@ -50,7 +50,8 @@ def end_within(seconds: float, code: int) -> None:
 
 
 def end_unfinalized(over: Callable[[], bool], code: int) -> None:
-    """If `over` is True by then, end this process with this exit code before Python finalizes its interpreter.
+    """When this process exits, end it with this exit code before Python finalizes the interpreter, if `over` returns
+    True.
 
     A thread that is inside torch would abort the process: it cannot return to an interpreter that is being finalized.
     """

@@ -28,7 +28,9 @@ def set_up_logs(logs: Logs) -> None:
 
 
 def silence_dask() -> None:
-    """Drop all of Dask's messages but critical ones: Dask logs a lost worker with tracebacks, the run in one line."""
+    """Drop all of Dask's messages but critical ones: Dask logs tracebacks about a lost worker, and the run logs one
+    line.
+    """
     for logger in _dask_loggers():
         logger.setLevel(logging.CRITICAL)
 

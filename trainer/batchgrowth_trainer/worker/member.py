@@ -1,6 +1,7 @@
 """A member of the group, inside a Dask worker, which trains a replica for a generation at a time.
 
-Watchdog finds a thread that hangs, Control has the driver's requests to a member that trains, Member is the member.
+Watchdog detects a thread that hangs, Control has the driver's requests to a member that trains, and Member has the
+replica.
 """
 
 import threading
@@ -45,11 +46,11 @@ _LONGEST = 20.0  # how many times the longest shard before it a shard may take
 
 
 class Watchdog:
-    """Finds that the thread that computes hangs: it takes far longer for a shard than for any before it.
+    """Detects that the computing thread hangs: its shard takes far longer than any before.
 
-    The driver cannot find that: the process answers, and a worker that trains alone has no peers to give it up. Only
-    this process knows how long its shards take. It measures them in ticks, so that time in which the whole process is
-    stopped does not count.
+    The driver cannot detect that: the process answers, and a worker that trains alone has no peers that would time out.
+    Only this process knows how long its shards take. It measures them in ticks, so that time in which the whole process
+    is stopped does not count.
 
     The first shard is never too long, because it may compile the model.
     """
@@ -85,7 +86,9 @@ class Watchdog:
         return self._longest > 0 and self._seconds > max(self._least, _LONGEST * self._longest)
 
     def watch(self, end: Callable[[str], None]) -> None:
-        """Tick in a thread, until closed and at rest; call `end` with the reason once the computing thread hangs."""
+        """Tick in a thread until closed and nothing computes; call `end` with the reason once the computing thread
+        hangs.
+        """
 
         def tick() -> None:
             while self._computing or not self._closed.is_set():
@@ -97,7 +100,7 @@ class Watchdog:
         threading.Thread(target=tick, name="watchdog", daemon=True).start()
 
     def close(self) -> None:
-        """Stop watching once the thread no longer computes, because a new driver waits for a thread that hangs."""
+        """Stop watching once the thread no longer computes; until then it may hang and block a new driver."""
         self._closed.set()
 
 

@@ -99,7 +99,7 @@ class EvaluationReport:
 
 @dataclass(frozen=True, slots=True)
 class GenerationBegan:
-    """A member is in its group, at `update`, `pause` seconds after it last computed; None for a newcomer."""
+    """A member is in its group, at `update`, `pause` seconds after it last computed; `pause` is None for a newcomer."""
 
     generation: int
     update: int

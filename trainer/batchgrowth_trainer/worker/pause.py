@@ -27,5 +27,5 @@ class PauseClock:
 
 
 def longest_pause(pauses: Iterable[float | None], otherwise: float) -> float:
-    """Return the longest of the members' pauses in seconds; `otherwise` if all of them are newcomers, without any."""
+    """Return the longest pause of the members in seconds; `otherwise` if all are newcomers, which have no pause."""
     return max((pause for pause in pauses if pause is not None), default=otherwise)

@@ -1,4 +1,4 @@
-"""What the server that forks a local cluster's workers imports, so that each starts with it in memory they share."""
+"""Imports for the server that forks a local cluster's workers, so that the workers share their memory."""
 
 import gc
 import signal

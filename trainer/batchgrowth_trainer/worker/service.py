@@ -171,7 +171,9 @@ def train_generation(run_id: str, order: messages.Order) -> messages.MemberOutco
 def compute_gradients(
     run_id: str, model: Mapping[str, PackedTensor] | None, step: Step, rank: int, size: int
 ) -> messages.Gradients:
-    """Return this member's rows of the update `step`, with the server's model; None stands for the last request's."""
+    """Return this member's rows of the update `step`, with the server's model; if `model` is None, with the model of
+    the last request.
+    """
     began = time.perf_counter()
     rows = member_of(run_id).gradient_rows(model, step, rank, size)
     return messages.Gradients(rows, time.perf_counter() - began)

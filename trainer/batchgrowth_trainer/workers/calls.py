@@ -211,7 +211,7 @@ class Calls:
 def _unpacked(name: str) -> Callable[[bytes], Any]:
     """Return a function of this name that a worker calls with a pickled (function, arguments).
 
-    The scheduler unpickles tasks: one that refers to our package would have it import torch, which takes seconds and
+    The scheduler unpickles tasks. A task that refers to our package would make it import torch, which takes seconds and
     half a gigabyte. The function is local, so that it is pickled by value: an existing scheduler may lack this package.
     """
 
@@ -224,7 +224,7 @@ def _unpacked(name: str) -> Callable[[bytes], Any]:
 
 
 def _usable(function: Callable[..., Any], take: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
-    """Return the answers to a call of the function, which `take` returns, without those that failed.
+    """Take the answers to a call of the function by `take`, and return those that did not fail.
 
     Raises what `Calls.ask` does.
     """

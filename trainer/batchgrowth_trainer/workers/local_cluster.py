@@ -37,7 +37,8 @@ def existing_left_alone() -> Iterator[None]:
     beginning.
 
     A full collection looks at every object, of which a process with torch and Dask has half a million, for up to 0.2 s.
-    What is garbage then is freed after the block. Does nothing if the caller has frozen objects, which stay frozen.
+    Garbage among these objects is freed after the block. Does nothing if the caller has frozen objects, which stay
+    frozen.
     """
     if gc.get_freeze_count() > _OF_PYTHON:
         yield

@@ -101,8 +101,8 @@ async def take_over(client: Client, fence: Fence) -> None:
 def takeover_function() -> Callable[..., Holder]:
     """Return a function for the scheduler: given (start, token, first), it returns the start that holds the job then.
 
-    A later start takes over from an earlier one, and of two with one number the one that takes over for the first time.
-    The function is local, so that it is pickled by value: an existing scheduler may lack this package.
+    A later start takes over from an earlier one. If both have the same number, the one that asks for the `first` time
+    does. The function is local, so that it is pickled by value: an existing scheduler may lack this package.
     """
     key = _HOLDER
 
@@ -117,13 +117,14 @@ def takeover_function() -> Callable[..., Holder]:
 
 
 def take_over_aside(address: str, fence: Fence, over: Callable[[], bool]) -> None:
-    """Take over the job in a thread of its own, unless it is `over` before: an earlier start may hold the folder.
+    """Take over the job in a thread, while this start waits for the folder, which an earlier start may hold; give up
+    once `over`.
 
-    An earlier start that cannot be reached from the API server, but reaches its scheduler, thus ends and leaves it.
+    So an earlier start that has lost the API server, but still reaches the scheduler, ends and leaves the folder.
     """
 
     def ignore(_waited_for: str) -> None:
-        """Say nothing: the driver says what is waited for."""
+        """Report nothing: the driver reports what it waits for."""
 
     def run() -> None:
         with suppress(BatchGrowthError, OSError, TimeoutError), connection(address, math.inf, over, ignore) as client:

@@ -36,7 +36,7 @@ spec:
 def begin(folder: Path) -> tuple[Path, Path]:
     """Write the workload and the manifest into a new folder; return their paths. The folder's name is the job's.
 
-    Raises SpecError if that is no name for a job, or if the folder is there already or cannot be made.
+    Raises SpecError if that name is no job name, or if the folder exists already or cannot be made.
     """
     name = folder.name
     if not re.match(JOB_NAME, name) or len(name) > LONGEST_JOB_NAME:

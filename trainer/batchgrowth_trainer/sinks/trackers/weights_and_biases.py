@@ -12,7 +12,7 @@ _EXIT_CODES = {Status.FINISHED: 0, Status.INTERRUPTED: 130, Status.FAILED: 1}
 
 
 class WeightsAndBiases:
-    """One run; offline, one folder for each start of it, of the same run."""
+    """One run; offline, each of its starts has a folder of its own."""
 
     def __init__(self) -> None:
         self._step = 0
