@@ -143,13 +143,13 @@ class Windows(Model):
         None,
         ge=1,
         le=1_000_000,
-        description="Epochs from one look to the next, which is at the end of an epoch; not with everyUpdates. Unit: "
-        "epochs. Default: 1.",
+        description="Epochs from one look to the next; each look is at the end of an epoch. Not with everyUpdates. "
+        "Unit: epochs. Default: 1.",
     )
     smoothing: DecimalText = Field(
         "0",
-        description="Share of the earlier sums that each look keeps beside those since the last look. "
-        'A decimal in quotes, at least 0 and less than 1. Default: "0".',
+        description="Share of the earlier sums that each look adds to the sums since the last look. A decimal in "
+        'quotes, at least 0 and less than 1. Default: "0".',
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -188,7 +188,7 @@ class Looks(Windows):
 
     least_change: DecimalText = Field(
         "1.25",
-        description="Smallest factor by which a look changes the wanted batch size; a smaller one is ignored. A "
+        description="Smallest factor by which a look changes the wanted batch size; a smaller change is ignored. A "
         'decimal in quotes, from 1 to 1000. Default: "1.25".',
     )
     most_change: DecimalText = Field(

@@ -29,9 +29,9 @@ class GatherScatterBlock(Model):
 
     backups: bool = Field(
         False,
-        description="Whether an idle worker repeats the part of an update that a slow worker still computes; the first "
-        "copy counts, and the slow worker is left out until its own has ended. The weights do not depend on it. "
-        "Default: false.",
+        description="Whether an idle worker repeats the part of an update that a slow worker still computes; the "
+        "first copy counts, and the slow worker is left out until its own copy has ended. The weights do not depend "
+        "on it. Default: false.",
     )
 
 
@@ -70,8 +70,8 @@ class ParameterServerBlock(Model):
         None,
         ge=1,
         le=MOST_MEMBERS,
-        description="Servers, which the workers are besides: each has a slice of whole parameters. The weights do not "
-        "depend on it. Default: one on each worker; 1 with optimizer Torch or LBFGS. Example: 2.",
+        description="Number of servers, which run in the workers; each has a slice of whole parameters. The weights "
+        "do not depend on it. Default: one on each worker; 1 with optimizer Torch or LBFGS. Example: 2.",
     )
 
 
@@ -122,8 +122,8 @@ def replicas_field(most: int) -> Any:
         DEFAULT_REPLICAS,
         ge=2,
         le=most,
-        description="Copies of the model that step independently, at most batch.initial. The weights depend on this "
-        "number and not on the number of workers, of which it is the maximum. Default: 4.",
+        description="Copies of the model that step independently, at most batch.initial; no more workers than this are "
+        "used. The weights depend on this number and not on the number of workers. Default: 4.",
     )
 
 
@@ -133,7 +133,7 @@ def every_updates_field(default: int, what: str) -> Any:
         default,
         ge=1,
         le=LONGEST_ROUND,
-        description=f"Updates from one {what} to the next; the end of an epoch has one too. Default: {default}.",
+        description=f"Updates from one {what} to the next; the end of an epoch adds one. Default: {default}.",
     )
 
 
@@ -170,9 +170,9 @@ class DelayedBlock(Model):
         1,
         ge=0,
         le=MOST_UPDATES,
-        description="Update k uses the gradient of the weights before update k - updates, which has been added by "
-        "then. The weights depend on this number and not on the workers; 0 hides no communication and ends with the "
-        "weights of AllReduce. Default: 1.",
+        description="How many updates late a gradient is applied: update k uses the gradient that was computed with "
+        "the weights before update k - updates. The weights depend on this number and not on the workers; 0 hides no "
+        "communication and ends with the weights of AllReduce. Default: 1.",
     )
 
 
@@ -402,8 +402,9 @@ class DownpourBlock(Model):
         DEFAULT_STALENESS,
         ge=0,
         le=1000,
-        description="Most updates that the server makes between the fetch of weights and the push of the gradient; "
-        "a worker waits before it would cause more. 0 lets one worker compute at a time. Unit: updates. Default: 16.",
+        description="Most updates that the server makes between the fetch of weights and the push of the gradient; a "
+        "worker waits if its update could exceed this. With 0, one worker computes at a time. Unit: updates. Default: "
+        "16.",
     )
 
 
@@ -452,7 +453,8 @@ class HogwildBlock(Model):
         ge=1,
         le=256,
         description="Threads of the trainer that each compute whole updates; the trainer needs as many processors, "
-        "times workers.threads. 1 has the weights of SingleProcess; with more they differ from run to run. Default: 4.",
+        "times workers.threads. With 1 the weights are those of SingleProcess; with more they differ from run to run. "
+        "Default: 4.",
     )
 
 

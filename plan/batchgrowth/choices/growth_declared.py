@@ -227,8 +227,9 @@ class MilestonesBlock(Model):
         min_length=1,
         max_length=MOST_STEPS,
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
-        description="When the batch grows, and to what: epochs and batch sizes both rise from entry to entry. "
-        f"Updates rise too, but their batch sizes may fall. From 1 to {MOST_STEPS} entries. Required. "
+        description="The batch sizes, and the epoch or update from which each is wanted. Epochs and their batch "
+        "sizes rise from entry to entry. Updates rise too, but their batch sizes may fall. "
+        f"From 1 to {MOST_STEPS} entries. Required. "
         "Example: [{epoch: 10, batchSize: 256}].",
     )
 

@@ -164,8 +164,8 @@ class GradientDiversityBlock(Model):
 
     share: DecimalText = Field(
         "1",
-        description="The share δ of n · Δ that the batch may reach. A decimal in quotes, more than 0 and at most 1000. "
-        'Default: "1".',
+        description="The batch size as a share δ of the gradients' diversity n · Δ. A decimal in quotes, more than 0 "
+        'and at most 1000. Default: "1".',
     )
 
     rules: ClassVar = (decimal_rule("share", above=0, most=1000, example="1"),)
@@ -313,7 +313,7 @@ class CustomBlock(Model):
         0,
         ge=0,
         le=MOST_NUMBERS,
-        description="Numbers that the function remembers from look to look, in look.memory; they are 0 at first. "
+        description="How many numbers the function remembers from look to look, in look.memory; all are 0 at first. "
         f"At most {MOST_NUMBERS}. Default: 0.",
     )
 

@@ -190,8 +190,8 @@ class LAMBBlock(AdamBlock):
     )
     weight_decay: DecimalText = Field(
         "0.01",
-        description="Part of the step whose norm is scaled. What optimizer.withoutDecay names takes steps of plain "
-        'Adam. A decimal in quotes, at most 1. Default: "0.01".',
+        description="Weight decay, which is part of the step whose norm is scaled. The parameters in "
+        'optimizer.withoutDecay take steps of plain Adam. A decimal in quotes, at most 1. Default: "0.01".',
     )
 
 
@@ -218,8 +218,8 @@ class LARSBlock(Model):
     )
     weight_decay: DecimalText = Field(
         "0",
-        description="L2 penalty added to the gradient. What optimizer.withoutDecay names takes steps of plain SGD. "
-        'A decimal in quotes, at most 1. Default: "0".',
+        description="L2 penalty added to the gradient. The parameters in optimizer.withoutDecay take steps of plain "
+        'SGD. A decimal in quotes, at most 1. Default: "0".',
     )
 
     rules: ClassVar = (
@@ -249,13 +249,13 @@ class LBFGSBlock(Model):
         10,
         ge=1,
         le=100,
-        description="Pairs of a step and the change of the gradient by it that are kept, each of the size of two "
-        "copies of the weights. Default: 10.",
+        description="How many of the last steps are kept, each with the change of the gradient that it caused; each "
+        "such pair is as large as two copies of the weights. Default: 10.",
     )
     least_curvature: DecimalText = Field(
         "0.0000000001",
-        description="A pair whose inner product is not above this is left out. A decimal in quotes, more than 0 and at "
-        'most 1. Default: "0.0000000001".',
+        description="Pairs whose inner product is at most this number are left out. A decimal in quotes, more than 0 "
+        'and at most 1. Default: "0.0000000001".',
     )
     weight_decay: DecimalText = Field(
         "0", description='L2 penalty added to the gradient: a decimal in quotes, at most 1. Default: "0".'

@@ -177,8 +177,8 @@ class BatchStatus(Model):
     current: Count = Field(0, description="Batch size of the current stage. Unit: examples.")
     next: Count | None = Field(
         None,
-        description="Batch size of the next stage; absent in the last one. If the growth is measured, what the next "
-        "look will probably decide; absent if that is no other batch.",
+        description="Batch size of the next stage; absent in the last one. If the growth is measured, the size that "
+        "the next look will probably decide; absent if that is the current size.",
     )
     next_at_epoch: Decimal | None = Field(None, description="Epoch at which the next stage begins.")
 
@@ -261,7 +261,7 @@ class FlappingCondition(Model):
     """How often a condition turned bad lately; after a few times it stays bad until it has been good for a while."""
 
     type: str = Field(min_length=1, max_length=64, description="Type of the condition.")
-    turns: Count = Field(0, description="Times that it turned bad; those after it is kept bad do not count.")
+    turns: Count = Field(0, description="How often it turned bad before it was kept bad.")
     first_time: Time = Field(description="When the first of these was seen, in RFC 3339.")
     last_time: Time = Field(description="When the last of these was seen, in RFC 3339.")
     good_time: Time | None = Field(
@@ -286,7 +286,7 @@ class StageRecord(Model):
     workers: Count = Field(description="Most workers that trained in the stage at once.")
     first_update: LongCount | None = Field(None, description="Updates done when the stage began.")
     wanted: Count | None = Field(
-        None, description="Batch size that a measured rule wanted, if not batchSize. Unit: examples."
+        None, description="Batch size that a measured rule wanted, if it is not batchSize. Unit: examples."
     )
     measured: Decimal | None = Field(
         None, description="Measured value that decided the stage; absent if it is too large to measure."
@@ -318,16 +318,16 @@ class JobStatus(Model):
     cluster_name: Name | None = Field(None, description="DaskCluster, for KubeCluster.from_name.")
     stage: Count | None = Field(None, description="Index of the current stage, from 0.")
     stages: Count | None = Field(
-        None, description="Number of stages in the plan; if the growth is measured, those decided so far."
+        None, description="Number of stages in the plan; if the growth is measured, the number decided so far."
     )
     batch: BatchStatus | None = Field(None, description="Batch size now and in the next stage.")
     workers: WorkersStatus | None = Field(None, description="Workers desired, requested and ready.")
     checkpoint: CheckpointStatus | None = Field(None, description="The newest complete checkpoint.")
     trainer_status: TrainerStatus | None = Field(None, description="Progress of the training.")
     restarts: Count = Field(0, description="Restarts of the trainer.")
-    retries: RetriesStatus | None = Field(None, description="What fruitless retries are counted from.")
+    retries: RetriesStatus | None = Field(None, description="The point from which fruitless retries are counted.")
     flapping: FlappingStatus | None = Field(
-        None, description="Conditions that turned bad lately: those that do again and again are kept bad."
+        None, description="Conditions that turned bad lately; one that turns bad again and again is kept bad."
     )
     history: Annotated[
         tuple[StageRecord, ...],

@@ -101,19 +101,19 @@ class JobSpec(Model):
     optimizer: Optimizer = Field(Optimizer(), description="The optimizer. Default: SGD.")
     precision: Literal["Float32", "TensorFloat32", "BFloat16"] | None = Field(
         None,
-        description="The arithmetic of the model and its loss: TensorFloat32 rounds what a GPU multiplies, and is "
-        "Float32 on a CPU; BFloat16 is torch's autocast. Weights, gradients and the optimizer's state are float32 "
-        "either way. Default: Float32.",
+        description="The arithmetic of the model and its loss: TensorFloat32 rounds the factors that a GPU "
+        "multiplies, and is Float32 on a CPU; BFloat16 is torch's autocast. Weights, gradients and the optimizer's "
+        "state are float32 either way. Default: Float32.",
     )
     compile: bool | None = Field(
         None,
         description="True compiles the model and its loss by torch.compile, which needs a C++ compiler where workers "
-        "run. The weights end with other last bits. Default: false.",
+        "run. The last bits of the weights change. Default: false.",
     )
     deterministic: bool | None = Field(
         None,
-        description="False lets a GPU use kernels that add in another order each time, so that the weights differ from "
-        "run to run; by default an operation that has no other kernel is refused. Default: true.",
+        description="False lets a GPU use kernels that add in a different order each time, so the weights differ "
+        "from run to run. True refuses an operation that has only such kernels. Default: true.",
     )
     exchange: Exchange = Field(Exchange(), description="How gradients move between the workers. Default: AllReduce.")
     workers: Workers = Field(Workers(), description="How many workers, and their pods. Default: one.")
@@ -186,8 +186,9 @@ class JobSpec(Model):
     )
     resources: Resources | None = Field(
         None,
-        description="What the trainer and each worker request on Kubernetes, and their limits. Give what workers alone "
-        "need, such as GPUs, in workers.template. Default: 100m CPU, and 512Mi of memory for the trainer.",
+        description="What the trainer and each worker request on Kubernetes, and their limits. Resources that only "
+        "workers need, such as GPUs, belong in workers.template. Default: 100m CPU, and 512Mi of memory for the "
+        "trainer.",
     )
     service_account_name: ObjectName | None = Field(
         None,

@@ -279,7 +279,11 @@ class EnvFrom(Model):
     """A ConfigMap or Secret whose entries are environment variables."""
 
     prefix: str | None = Field(
-        None, pattern=VARIABLE, min_length=1, max_length=63, description="What precedes each name. Default: nothing."
+        None,
+        pattern=VARIABLE,
+        min_length=1,
+        max_length=63,
+        description="Text that is put before each name. Default: nothing.",
     )
     config_map_ref: EnvSource | None = Field(None, description="The ConfigMap. Default: none.")
     secret_ref: EnvSource | None = Field(None, description="The Secret. Default: none.")

@@ -36,9 +36,9 @@ class Exchange(Choice):
 
     compression: Literal["BFloat16", "Int8"] | None = Field(
         None,
-        description="Rounds the sums of gradients, so that they are sent in fewer bytes: to BFloat16, in half as many, "
-        "or to Int8 with a scale for 1,024 numbers, in a quarter. With AllReduce; SingleProcess rounds likewise. To "
-        "send the largest changes alone, use type TopK. Default: none.",
+        description="Rounds the sums of gradients, so that fewer bytes are sent: BFloat16 sends half as many; Int8, "
+        "with a scale for each 1,024 numbers, sends a quarter. With AllReduce; SingleProcess rounds likewise. To send "
+        "only the largest changes, use type TopK. Default: none.",
     )
 
     rules: ClassVar = (
@@ -104,15 +104,15 @@ class Workers(Model):
         300,
         ge=0,
         le=86_400,
-        description="The earliest the operator requests a stage's workers before the stage begins, on Kubernetes. "
-        "The operator measures how long workers take to start and requests them that much ahead; 0 requests them "
-        "at the milestone itself. Unit: seconds. Default: 300.",
+        description="The longest time before a stage at which the operator requests the stage's workers, on "
+        "Kubernetes. The operator measures how long workers take to start and requests them that much ahead; 0 "
+        "requests them at the milestone itself. Unit: seconds. Default: 300.",
     )
     same_arithmetic: Literal["Preferred", "Required"] | None = Field(
         None,
-        description="What happens to a worker that adds differently than the job, by the digest of the job's first "
-        "shard: with Preferred it trains if too few others are ready, with Required never. Both report it. Default: "
-        "Preferred.",
+        description="What happens to a worker whose sums differ from the job's in the last bits, by the digest of "
+        "the job's first shard. With Preferred it trains only if too few others are ready; with Required it never "
+        "trains. Both report it. Default: Preferred.",
     )
     template: dict[str, Any] = Field(
         default_factory=dict,
@@ -202,8 +202,8 @@ class Checkpoint(Model):
     keep: int = Field(3, ge=1, le=100, description="How many of the newest checkpoints are kept. Default: 3.")
     volume: Volume | None = Field(
         None,
-        description="Where checkpoints are kept on Kubernetes. Default: none, and without uri a lost trainer starts "
-        "over. On a single machine they go to the output directory.",
+        description="Where checkpoints are kept on Kubernetes. Default: none; if uri is not given either, a lost "
+        "trainer starts over. On a single machine they go to the output directory.",
     )
     uri: StoreUri | None = Field(
         None,

@@ -47,18 +47,18 @@ class Batch(Model):
     maximum: int = Field(
         ge=1,
         le=LARGEST_BATCH,
-        description="The largest batch size used; when more is wanted the learning rate falls instead, as "
+        description="The largest batch size used; when the growth wants more, the learning rate falls instead, as "
         "learningRate.rule says. Unit: examples. Required. Example: 512.",
     )
     shard: int | None = Field(
         None,
         ge=1,
         le=1_048_576,
-        description="Examples per gradient shard: the unit of work of a worker, and of reproducibility. A finer "
-        "shard makes updates slower; workers can use it only when a batch has fewer shards than workers. Unit: "
-        "examples. Default: workers.examplesPerWorker.",
+        description="Examples per gradient shard: the unit of work of a worker, and of reproducibility. Smaller "
+        "shards make updates slower, and let more workers compute only when a batch has fewer shards than workers. "
+        "Unit: examples. Default: workers.examplesPerWorker.",
     )
-    growth: Growth = Field(Growth(), description="How the batch grows. Default: Constant, not at all.")
+    growth: Growth = Field(Growth(), description="How the batch grows. Default: Constant, no growth.")
 
     rules: ClassVar = (
         Rule(
@@ -77,8 +77,8 @@ class WatchedMetric(Model):
     metric: str = Field(
         min_length=1,
         max_length=253,
-        description="Name as in evaluations.csv: loss or a metric of the workload, those of a further test set as "
-        "NAME.loss. Required. Example: accuracy.",
+        description="Name as in evaluations.csv: loss, or a metric of the workload; for a further test set NAME.loss "
+        "or NAME.METRIC. Required. Example: accuracy.",
     )
     mode: Literal["Minimize", "Maximize"] = Field(description="Whether less or more is better. Required.")
 
@@ -101,7 +101,7 @@ class StopEarly(WatchedMetric):
         description="Evaluations in a row without a better value, after which the job ends. Required. Example: 5.",
     )
     minimum_change: DecimalText = Field(
-        "0", description="The change from the best value so far above which a value counts as better. Default: 0."
+        "0", description="A value counts as better if it improves on the best so far by more than this. Default: 0."
     )
 
     @property
@@ -121,8 +121,8 @@ class Evaluation(Model):
     )
     stop_early: StopEarly | None = Field(
         None,
-        description="Ends the job as Succeeded when a metric gets no better. Belongs to the mathematics, with "
-        "everyEpochs. Default: never. Example: {metric: loss, mode: Minimize, patience: 5}.",
+        description="Ends the job as Succeeded when a metric gets no better. It belongs to the mathematics, and so "
+        "does everyEpochs then. Default: never. Example: {metric: loss, mode: Minimize, patience: 5}.",
     )
 
 
@@ -161,8 +161,8 @@ class LearningRate(Choice):
     rule: str
     schedule: Schedule | None = Field(
         None,
-        description="How the learning rate falls by epoch: a factor, constant during each epoch, of what the rule says."
-        " Default: Constant.",
+        description="How the learning rate falls by epoch: a factor, constant during each epoch, multiplies the "
+        "rule's learning rate. Default: Constant.",
     )
     warmup: Warmup | None = Field(None, description="A ramp over the first updates. Default: none.")
 
@@ -207,7 +207,7 @@ class Averaging(Model):
     """An exponential moving average of the weights: Polyak and Juditsky, 1992."""
 
     decay: DecimalText = Field(
-        description="Share of the average that each update keeps: a decimal in quotes, more than 0 and below 1. "
+        description="Share of the old average that each update keeps: a decimal in quotes, more than 0 and below 1. "
         'Required. Example: "0.999".'
     )
 
@@ -279,8 +279,8 @@ class Source(Model):
         min_length=1,
         max_length=MOST_FILES,
         json_schema_extra=map_list("path"),
-        description="The keys that become files, with their paths, for modules in packages; at most 256. "
-        "Default: each key is a file of its name.",
+        description="The keys that become files, each with its path, so that modules can lie in packages; at most "
+        "256. Default: each key becomes a file of its name.",
     )
 
     rules: ClassVar = (
@@ -320,7 +320,7 @@ class Workload(Model):
     source: Source | None = Field(
         None,
         description="Where the code comes from on Kubernetes; its folder precedes sys.path in trainer and workers. "
-        "It does not change once the job has started. Ignored on a single machine, where modules lie beside the "
+        "It cannot change once the job has started. Ignored on a single machine, where modules lie beside the "
         "manifest. Default: none, the image has the code.",
     )
 
