@@ -44,7 +44,7 @@ def newest_report(seen: Observed) -> Progress | None:
 
 
 def mark_of(config_map: Object | None) -> Hashable:
-    """Return the start and the update in the trainer's report, which change when it has trained; None without a report.
+    """Return the start and the update in the trainer's report, which change as it trains; None without a report.
 
     A report that cannot be read is its own mark.
     """

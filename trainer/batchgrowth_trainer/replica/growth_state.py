@@ -1,7 +1,7 @@
 """A job's growth as part of a replica's state, and a stopwatch for a rule that looks at a clock.
 
-It hands what an update measured to batchgrowth/growth.py, which decides whether the batch grows, asking the job's rule
-in batchgrowth/choices/growth_measured.py.
+It hands each update's measurements to batchgrowth/growth.py, which asks the job's rule in
+batchgrowth/choices/growth_measured.py and decides whether the batch grows.
 """
 
 from collections.abc import Iterable, Mapping
