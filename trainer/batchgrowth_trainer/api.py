@@ -20,7 +20,6 @@ from torch import nn
 
 from batchgrowth_trainer import training
 from batchgrowth_trainer.building import trained_model
-from batchgrowth_trainer.loading import find_modules_in, load_workload
 from batchgrowth_trainer.plots import plot_runs
 from batchgrowth_trainer.record.functions import NAMED, changes, function_in, importable_name, is_function, packed
 from batchgrowth_trainer.record.history import HISTORY_COLUMNS
@@ -30,6 +29,7 @@ from batchgrowth_trainer.replica.seeds import untouched_randomness
 from batchgrowth_trainer.sinks.display import NotebookDisplay, make_display
 from batchgrowth_trainer.sinks.events import Event, Note, Sink, publish
 from batchgrowth_trainer.training import interrupts
+from batchgrowth_trainer.user_code import find_modules_in, load_workload
 from batchgrowth_trainer.worker.logs import quiet_dask
 from batchgrowth_trainer.workload import Workload
 

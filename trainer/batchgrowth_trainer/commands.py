@@ -139,10 +139,10 @@ def manifest(
 
 
 def _train(job: BatchGrowthJob, plan: Plan, console: Console, options: "Options") -> dict[str, Any]:
-    from batchgrowth_trainer.loading import find_modules_in
     from batchgrowth_trainer.sinks.display import make_display
     from batchgrowth_trainer.sinks.events import Note, publish
     from batchgrowth_trainer.training import interrupts, train
+    from batchgrowth_trainer.user_code import find_modules_in
     from batchgrowth_trainer.worker.logs import set_up_logs, silence_dask
 
     set_up_logs(options.logs)

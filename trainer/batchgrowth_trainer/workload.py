@@ -1,6 +1,6 @@
 """The interface for users' code: a function that returns a `Workload`.
 
-`loading` calls that function and checks its result; this module holds the interface and the calls that the
+`user_code` calls that function and checks its result; this module holds the interface and the calls that the
 training loop makes on it for every shard.
 """
 

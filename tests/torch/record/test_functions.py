@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 from batchgrowth.errors import DataError, WorkloadError
-from batchgrowth_trainer.loading import find_function
 from batchgrowth_trainer.record import functions
 from batchgrowth_trainer.record.functions import importable_name, parts_of
+from batchgrowth_trainer.user_code import find_function
 from batchgrowth_trainer.workloads import digits
 
 CELL = """

@@ -10,8 +10,8 @@ import pytest
 import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth_trainer import DaskArrays
-from batchgrowth_trainer.loading import load_workload
 from batchgrowth_trainer.replica.data import fetch
+from batchgrowth_trainer.user_code import load_workload
 from batchgrowth_trainer.workload import Dataset
 
 VALUES = np.arange(60, dtype="float32").reshape(20, 3)

@@ -9,9 +9,9 @@ import pytest
 import torch
 from batchgrowth.manifest.reading import load_manifest
 from batchgrowth.plan import make_plan
-from batchgrowth_trainer.loading import find_function, load_workload
 from batchgrowth_trainer.record.history import EVALUATION_HEADER, HISTORY_HEADER
 from batchgrowth_trainer.replica.data import fetch
+from batchgrowth_trainer.user_code import find_function, load_workload
 from batchgrowth_trainer.workload import predict
 
 ROOT = Path(__file__).parents[3]

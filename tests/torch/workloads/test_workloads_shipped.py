@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from batchgrowth.errors import DataError, WorkloadError
-from batchgrowth_trainer.loading import load_workload
 from batchgrowth_trainer.replica.data import fetch
+from batchgrowth_trainer.user_code import load_workload
 from batchgrowth_trainer.workload import Workload, checked, predict
 from batchgrowth_trainer.workloads import digits
 from batchgrowth_trainer.workloads.cifar10 import PADDING, TEST_FILES, TRAIN_FILES, crop_and_flip, normalised

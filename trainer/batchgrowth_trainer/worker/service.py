@@ -27,7 +27,6 @@ from distributed.core import error_message
 from distributed.protocol import to_serialize
 
 from batchgrowth_trainer.exchange.connections import Encryption
-from batchgrowth_trainer.loading import find_modules_in
 from batchgrowth_trainer.record.functions import receive
 from batchgrowth_trainer.record.snapshot import (
     PackedSnapshot,
@@ -38,6 +37,7 @@ from batchgrowth_trainer.record.snapshot import (
     unpack_snapshot,
 )
 from batchgrowth_trainer.replica.evaluation import is_judged, trained_of
+from batchgrowth_trainer.user_code import find_modules_in
 from batchgrowth_trainer.worker import messages
 from batchgrowth_trainer.worker.addresses import host_and_port
 from batchgrowth_trainer.worker.leave import Leave, end_when
