@@ -92,18 +92,18 @@ def test_pods_take_their_settings_from_the_environment(
 
 HAPPENED = {
     "start": r"digits, update 0: starts a plan of 140 updates in 2 stages",
-    "resize asked": r"digits, update \d+: asking for 2 workers, after 1: the stage wants",
+    "resize asked": r"digits, update \d+: workers requested: 2 \(before: 1; now training: 1\); this stage needs",
     "registration": r"digits, update \d+: worker tcp://\S+ has registered",
     "join": r"digits, update \d+: worker tcp://\S+, \S+ on \S+, joins",
-    "first generation": r"digits, update 0: generation 1 of 1: training begins",
-    "later generation": r"digits, update \d+: generation \d+ of 2: (the last one reached the end of its order|1 more)",
+    "first generation": r"digits, update 0: generation 1, workers: 1: training begins",
+    "later generation": r"digits, update \d+: generation \d+, workers: 2: (generation \d+ reached|1 more)",
     "member": r"digits, update \d+: generation \d+ begins, rank 1 of 2",
     "resize done": r"digits, update \d+: workers 1 → 2, a pause of \d+ ms",
     "checkpoint": r"digits, update \d+: checkpoint of update \d+ written: [\d,]+ bytes in",
     "evaluation": r"digits, update \d+: evaluated after epoch 1: loss 0\.\d+",
     "leave": r"digits, update \d+: worker tcp://\S+ is gone",
     "loss": r"digits, update \d+: 1 of 2 workers were lost; going on",
-    "retry": r"digits, update \d+: generation \d+ of \d: 1 of 2 workers were lost",
+    "retry": r"digits, update \d+: generation \d+, workers: \d: 1 of 2 workers were lost",
     "end": r"digits, update 140: finished; weights SHA-256 \w{64}",
 }
 """What happens to a run whose batch grows and that loses a worker, each with the line of the log that says so."""

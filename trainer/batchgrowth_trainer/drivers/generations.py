@@ -136,7 +136,7 @@ class GenerationsDriver:
 
             self._number += 1
             generation = self._now = Generation(self._number, members)
-            log.info("%s: generation %d of %d: %s", run.where, generation.number, len(members), self._reason)
+            log.info("%s: generation %d, workers: %d: %s", run.where, generation.number, len(members), self._reason)
             try:
                 self._form(generation)
                 # What members report is recorded while events are handled.
@@ -265,7 +265,7 @@ class GenerationsDriver:
         if states.updates:
             run.update = max(states.updates.values())
         lost = generation.lost
-        self._reason = lost or generation.stop_reason or "the last one reached the end of its order"
+        self._reason = lost or generation.stop_reason or f"generation {generation.number} reached its last update"
         log.debug("%s: generation %d ended: %s", run.where, generation.number, self._reason)
         states.release(self._pool.leaving | generation.errors.keys())
         self._pool.admit_held(run.update)

@@ -131,7 +131,7 @@ class Scaling:
             run.publish(WorkersReady(ready))
         if ready > self._num_ready and self._asked_at and ready <= self._asked:
             self._lead_seconds = lead_time.smoothed(self._lead_seconds, time.monotonic() - self._asked_at)
-            log.debug("%s: %d workers are ready; one takes %.1f s", run.where, ready, self._lead_seconds)
+            log.debug("%s: workers ready: %d; a new one takes %.1f s", run.where, ready, self._lead_seconds)
         self._num_ready = ready
         if self._scaler is None:
             return
@@ -144,15 +144,24 @@ class Scaling:
         count = lead_time.requested(desired, self._upcoming(), self._asked, lead_seconds, age_seconds=age_seconds)
         count = max(count, len(members))
         if count != self._asked:
+            why = f"this stage needs {desired}"
+            if count > max(desired, len(members)):
+                why += (
+                    f", and a larger one begins within about {lead_seconds:.1f} s, which a new worker takes to be ready"
+                )
             log.info(
-                "%s: asking for %d workers, after %d: the stage wants %d, %d train now",
-                *(run.where, count, self._asked, desired, len(members)),
+                "%s: workers requested: %d (before: %d; now training: %d); %s",
+                run.where,
+                count,
+                self._asked,
+                len(members),
+                why,
             )
             self._asked = count
             self._asked_at = self._repaired_at = time.monotonic()
             self._scaler.scale(count, {pool.ready[m].name for m in members if m in pool.ready})
         elif len(pool.registered) < count and time.monotonic() - self._repaired_at > _REPAIR_SECONDS:
-            log.debug("%s: %d of %d workers are registered", run.where, len(pool.registered), count)
+            log.debug("%s: workers registered: %d of %d", run.where, len(pool.registered), count)
             self._repaired_at = time.monotonic()
             self._scaler.repair()
 

@@ -163,7 +163,7 @@ def train_generation(run_id: str, order: messages.Order) -> messages.MemberOutco
     size = order.assignment.size
     log.info("%s, update %d: generation %d begins, rank %d of %d", job, began, order.generation, rank, size)
     outcome = member.train(order, send, _encryption(worker, member.replica.spec))
-    why = outcome.error or outcome.lost or "as ordered"
+    why = outcome.error or outcome.lost or "it reached its last update"
     log.info("%s, update %d: generation %d ended: %s", job, outcome.update, order.generation, why)
     return outcome
 
