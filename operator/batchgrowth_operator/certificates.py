@@ -1,4 +1,4 @@
-"""The TLS certificates of a job's pods: an authority and a certificate, and their successors before they expire.
+"""The TLS certificates of a job's pods: an authority and a certificate, and their renewal before they expire.
 
 They are kept in two Secrets (children/config.py). Pods mount one of them, with the certificate and every authority that
 they should trust; the other has the authority's key. What to do follows only from the two Secrets and the clock. At
@@ -52,14 +52,14 @@ class Pair:
 
     @property
     def pem(self) -> tuple[str, str]:
-        """Return the texts of both."""
+        """Return the certificate and the key as PEM texts."""
         form = serialization.PrivateFormat.PKCS8
         key = self.key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
         return pem(self.certificate), key.decode()
 
 
 def new_authority(job: str, now: datetime) -> Pair:
-    """Make an authority with a name of its own, by which TLS tells it from the job's other authorities."""
+    """Make an authority with a unique name, so that TLS can distinguish it from the job's other authorities."""
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
     name = _name(f"batchgrowth {serial:x}"[:28] + f" {job}")
@@ -88,7 +88,7 @@ def new_certificate(job: str, namespace: str, now: datetime, authority: Pair) ->
 
 
 def read_pair(certificate: bytes, key: bytes) -> Pair | None:
-    """Return the pair in these PEM texts; None if one cannot be read or they do not belong together."""
+    """Return the pair in these PEM texts; None if either is unreadable or the key is not the certificate's."""
     try:
         read = x509.load_pem_x509_certificate(certificate)
         secret = serialization.load_pem_private_key(key, None)
@@ -101,7 +101,7 @@ def read_pair(certificate: bytes, key: bytes) -> Pair | None:
 
 
 def read_certificates(text: bytes) -> tuple[x509.Certificate, ...]:
-    """Return the certificates in this PEM text; none if it cannot be read."""
+    """Return the certificates in this PEM text; none if the text cannot be read."""
     try:
         return tuple(x509.load_pem_x509_certificates(text))
     except ValueError:
@@ -197,7 +197,7 @@ def _pair(secret: Object | None, certificate: str, key: str) -> Pair | None:
 
 
 def _decoded(secret: Object | None) -> Mapping[str, bytes]:
-    """Return the Secret's data; empty if it cannot be read."""
+    """Return the Secret's data; empty if the data cannot be decoded."""
     data = (secret or {}).get("data") or {}
     try:
         return {name: base64.b64decode(value, validate=True) for name, value in data.items()}

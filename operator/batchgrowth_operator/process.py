@@ -74,7 +74,7 @@ def _configure_logs(level: LogLevel, log_format: LogFormat) -> None:
 
 
 async def _operate(settings: Settings, api: Api, metrics: OperatorMetrics) -> None:
-    """Watch until a signal arrives, beginning with an empty store, because an earlier one may be outdated.
+    """Watch until a signal arrives. Begin with an empty store, because an earlier store may be outdated.
 
     Raises errors from which kopf cannot recover: a watched kind was removed, or the API server refuses for long.
     """
@@ -92,7 +92,7 @@ async def _operate(settings: Settings, api: Api, metrics: OperatorMetrics) -> No
     stop = asyncio.Event()
 
     async def lead() -> None:
-        """Allow passes while this process holds the Lease, then end it; its replacement waits for the Lease again."""
+        """Allow passes while this process holds the Lease, then end it; its replacement waits for the Lease."""
         if settings.lease is None:
             leads.set()
         else:
@@ -143,7 +143,9 @@ async def _operate(settings: Settings, api: Api, metrics: OperatorMetrics) -> No
 
 
 def _start(name: str, work: Coroutine[Any, Any, None], stop: asyncio.Event) -> asyncio.Task[None]:
-    """Run this beside kopf. If it fails, end the process, which would only seem to work, so that it is replaced."""
+    """Run this task beside kopf. If it fails, end the process, so that Kubernetes replaces it: without the task it
+    would only seem to work.
+    """
     task = asyncio.create_task(work, name=name)
 
     def end_if_it_failed(task: asyncio.Task[None]) -> None:

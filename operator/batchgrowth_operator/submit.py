@@ -45,8 +45,8 @@ class Code:
 
 
 def read_folder(folder: Path, exclude: Sequence[str] = (), manifest: Path | None = None) -> dict[str, bytes]:
-    """Return the files of a folder by their path below it, without those that SKIPPED, `exclude` or a leading dot
-    excludes.
+    """Return the files below a folder by their relative path, except names that SKIPPED, `exclude` or a leading dot
+    rules out.
 
     Patterns match a file's or folder's name, or its path below `folder`. `manifest` is not code: a job with more
     workers has the same code. Raises SpecError if it cannot be packed.
@@ -111,7 +111,7 @@ def _files(root: Path, folder: Path, skipped: Sequence[str]) -> Iterator[Path]:
 
 
 def _check(folder: Path, sizes: Mapping[str, int]) -> None:
-    """Raise SpecError if there are no files, or more or larger ones than a ConfigMap and a job can hold."""
+    """Raise SpecError if there are no files, or too many or too large files for a ConfigMap and a job."""
     odd = next((name for name in sizes if not re.match(FILE_PATH, name) or len(name) > 255), None)
     if odd is not None:
         raise _fault(
@@ -131,7 +131,7 @@ def _check(folder: Path, sizes: Mapping[str, int]) -> None:
 
 
 def _keys(files: Mapping[str, bytes]) -> dict[str, str]:
-    """Return a key of the ConfigMap for each path; a key has no slash, so two paths may map to one key."""
+    """Return a key of the ConfigMap for each path. A key cannot contain a slash, so two paths may map to one key."""
     plain = {path: re.sub(r"[^A-Za-z0-9._-]", "_", path.replace("/", ".")) for path in files}
     asked = list(plain.values())
     return {

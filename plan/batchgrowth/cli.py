@@ -265,7 +265,7 @@ def clock_note(spec: JobSpec) -> str:
 
 
 def exchange_note(spec: JobSpec) -> str:
-    """Return what to expect of a second run if its weights will differ; empty if they will not."""
+    """Return a note about a second run if its weights will differ; empty if they will be the same."""
     if spec.promise != "Nondeterministic":
         return ""
     if spec.exchange.entry.promise == "Nondeterministic":
@@ -313,7 +313,9 @@ def _passes(plan: Plan, shard: int) -> int:
 
 
 def add_command(entry: EntryPoint) -> None:
-    """Add a command of another package, or one that names the extra if that package's libraries are missing."""
+    """Add a command of another package. If that package's libraries are missing, add one that names the extra to
+    install.
+    """
     try:
         app.command(entry.name, epilog=choices_help() if entry.name == "run" else None)(entry.load())
     except ModuleNotFoundError as error:

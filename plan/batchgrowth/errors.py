@@ -26,7 +26,7 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing wrong with a manifest: where, what was given there, and what would do."""
+    """One thing wrong with a manifest: the field, the given value, and what would be valid."""
 
     path: str
     given: str

@@ -57,7 +57,9 @@ class BestEvaluation:
 
 
 def early_end(spec: JobSpec, best: BestEvaluation) -> int | None:
-    """Return the epoch after which stopEarly ends the job; None if it goes on, or has reached its last epoch anyway."""
+    """Return the epoch after which stopEarly ends the job; None if training goes on, or ends with its last epoch
+    anyway.
+    """
     stop = spec.evaluation.stop_early
     if stop is None or best.misses < stop.patience or best.evaluated >= spec.epochs:
         return None

@@ -1,4 +1,5 @@
-"""How a measured batch grows: a training's course holds the plan as decided so far, and decides after each update.
+"""How a measured batch grows: a training's course holds the decisions so far and the plan that follows, and decides
+again after each update.
 
 The chain: the trainer's replica/growth_state.py hands over what an update measured, `Course` here looks when one is
 due, the rule of the job in choices/growth_measured.py says which batch it wants, and `Course.bounded` bounds that.
@@ -146,7 +147,7 @@ class Course:
         return float(self._looks.smoothing)
 
     def learning_rate(self, step: Step, memory: Sequence[float]) -> float:
-        """Return the learning rate of that update: the step's, times the gain if one is measured."""
+        """Return the learning rate of that update: the plan's rate, times the gain if one is measured."""
         return step.learning_rate * self._gain.at(step.batch_size, memory[self._gain_begins :])
 
     def is_due(self, position: Position) -> bool:

@@ -1,4 +1,6 @@
-"""What a measured rule of growth sees of a training: signals, timings, and the looks at which growth.py asks it."""
+"""The information that a measured rule of growth gets of a training: signals, timings, and the looks at which growth.py
+asks it.
+"""
 
 import math
 from collections.abc import Callable
@@ -83,7 +85,7 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """The state of a training when its rule is asked: `position` is that of the next update.
+    """The state of a training when its rule is asked: `position` is the position of the next update.
 
     `start` are the signals of the first update, `first` those until the first look, and `now` those since the last
     look, with a share of earlier ones as `smoothing` says. `initial` is the first batch size, `wanted` the one wanted

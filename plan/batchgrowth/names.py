@@ -41,7 +41,7 @@ def checkpoints(job: str) -> str:
 
 
 def progress_role(job: str) -> str:
-    """Name the Role and RoleBinding that permit the trainer to patch the progress ConfigMap alone."""
+    """Name the Role and RoleBinding that permit the trainer to patch only the progress ConfigMap."""
     return progress(job)
 
 
@@ -91,7 +91,7 @@ def labels(job: str, role: str) -> dict[str, str]:
 
 
 def selector(job: str, role: str | None = None) -> str:
-    """Return the label selector for all children of a job, or for those of one role."""
+    """Return the label selector for all children of a job, or for its children of one role."""
     if role is None:
         return f"{JOB_LABEL}={job}"
     return f"{JOB_LABEL}={job},{ROLE_LABEL}={role}"

@@ -53,7 +53,7 @@ class Stage:
 
     @property
     def epochs(self) -> range:
-        """Return the epochs of the stage's updates; it may share the first and the last with the stages beside it."""
+        """Return the epochs in which the stage has updates; adjacent stages may have updates in the same epoch."""
         return range(int(self.epoch_from), ceil(self.epoch_to))
 
     def to_json(self) -> dict[str, Any]:

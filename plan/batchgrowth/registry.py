@@ -64,7 +64,7 @@ class Registry(Mapping[str, AnyEntry]):
     """The entries of one choice: the default first, then by name."""
 
     def __init__(self, field_path: str, default: str, kind: type[AnyEntry], *modules: ModuleType) -> None:
-        """Collect the entries that `modules` define, and those of installed distributions.
+        """Collect the entries that `modules` define and the entries of installed distributions.
 
         `field_path` is the choosing field below spec. Raises TypeError if a distribution's entry is of another kind,
         or if a name is taken or unsuitable.
@@ -90,7 +90,7 @@ class Registry(Mapping[str, AnyEntry]):
 
     @property
     def description(self) -> str:
-        """Return the schema's sentence about the field: what each entry does, and which is the default."""
+        """Return the schema's description of the field: what each entry does, and the default."""
         listed = "; ".join(f"{entry.name} {entry.summary}" for entry in self.values())
         return f"{listed}. Default: {self.default}."
 

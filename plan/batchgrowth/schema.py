@@ -219,7 +219,7 @@ def _without_nulls(default: Any) -> Any:
 
 
 def _inlined(node: Schema, defs: Schema) -> Schema:
-    """Return the node with its reference inlined; keys beside the reference win."""
+    """Return the node with its reference inlined; the node's own keys override keys of the referenced schema."""
     if "$ref" not in node:
         return node
     target: Schema = defs[node["$ref"].removeprefix("#/$defs/")]

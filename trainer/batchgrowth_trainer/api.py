@@ -206,7 +206,7 @@ class Run:
 
 
 def load(folder: str | Path) -> Run:
-    """Return the run in a folder, finished or not, of this process or another. Raise DataError if there is none."""
+    """Return the run in a folder, finished or not, whichever process made it. Raise DataError if there is none."""
     run = Run(Path(folder))
     run.job  # noqa: B018  (there is one, and it can be read)
     return run

@@ -83,7 +83,7 @@ _ADVICE = {
 
 
 def advice_for(error: BaseException) -> str | None:
-    """Return what helps against this exception, or None if its own text must do."""
+    """Return advice about this exception, or None if the exception's own text is all there is to say."""
     text = f"{type(error).__name__}: {error}"
     if missing := _MISSING.match(text):
         package = _PACKAGES.get(missing[1], missing[1])

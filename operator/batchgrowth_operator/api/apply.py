@@ -1,4 +1,4 @@
-"""The one place that writes a job and its children, as a pass decided it, and says in the log what it wrote."""
+"""The only module that writes a job and its children. It writes what a pass decided, and logs each write."""
 
 import logging
 import math
@@ -99,7 +99,9 @@ class Writer:
         return None
 
     def _apply(self, seen: Observed, manifest: Manifest) -> list[Failure]:
-        """Create or change a child by server-side apply. Raises Outdated if it exists and was not observed."""
+        """Create or change a child by server-side apply. Raises Outdated if the child exists although it was not
+        observed.
+        """
         ref = ref_of(manifest)
         try:
             if ref not in seen.children and ref not in seen.parts:
@@ -116,7 +118,7 @@ class Writer:
         return []
 
     def _delete(self, seen: Observed, writes: Writes, ref: Ref) -> list[Failure]:
-        """Delete a child or the job; a Job goes after its last pod, unless the writes say that it must not wait."""
+        """Delete a child or the job. A Job is deleted after its last pod, unless the writes say not to wait."""
         found = seen.job if ref.kind == KIND else seen.children[ref]
         waits = ref.kind == "Job" and ref not in writes.in_background
         propagation = "Foreground" if waits else "Background"
@@ -133,7 +135,8 @@ class Writer:
 
 
 def without_undeclared(status: dict[str, Any], refusal: str) -> dict[str, Any] | None:
-    """Return the status without the fields that the API server refused as undeclared; None if it named none.
+    """Return the status without the fields that the API server refused as undeclared; None if the refusal names no
+    field.
 
     The cluster's CRD does not declare them if it is older than the operator.
     """

@@ -174,7 +174,7 @@ class Store:
         return self.child(key, Ref(KIND, key.name))
 
     def child(self, key: Key, ref: Ref) -> Object | None:
-        """Return an object of the job, or None if it is not known."""
+        """Return an object of the job, or None if the store has none."""
         found = self._objects.get(key, {}).get(ref)
         return None if found is None else found.unpacked()
 
@@ -212,7 +212,7 @@ class Store:
                 states.pop(key, None)
 
     def _removed(self, key: Key, ref: Ref) -> int:
-        """Return the version of the removed object; -1 if there is none, or if it was removed long ago."""
+        """Return the version at which the object was removed; -1 if it was not removed, or long ago."""
         gone = self._gone.get(key, {})
         self._bury(gone)
         return gone[ref].version if ref in gone else -1
@@ -245,9 +245,7 @@ def _cached(body: Object) -> Cached:
 
 
 def _others(body: Object) -> Iterator[Object]:
-    """Yield the records of fields that other managers own, except of the status; an event quotes them if they contest
-    one.
-    """
+    """Yield the entries of `managedFields` by other managers, without the status; they tell who contests a field."""
     if body["kind"] == KIND:
         return  # nobody contests the fields of a job
     for entry in body["metadata"].get("managedFields") or ():
@@ -273,7 +271,8 @@ def _only(fields: frozenset[str], given: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Finds changes that the watches missed: an object deleted while one was broken, a kind that was not watched.
+    """Finds changes that the watches missed: an object that was deleted while a watch was broken, or a kind that was
+    not watched.
 
     A sweep lists the versions of all objects in these namespaces, or in the whole cluster if there are none, and
     compares them with the store. As long as the watches work, the two agree.
@@ -306,7 +305,9 @@ class Sweep:
         return await asyncio.to_thread(self._refresh_stale, suspects, kind, namespace)
 
     def _differences(self, kind: str, namespace: str) -> dict[Place, int | None]:
-        """Return the listed versions that are newer than the known ones; None for known objects that are not listed."""
+        """Return the newer version of each listed object that has one, and None for each known object that is not
+        listed.
+        """
         known = self.store.versions(kind, namespace)
         label = None if kind == KIND else names.JOB_LABEL
         listed = {(key_of(body), ref_of(body)): version_of(body) for body in self.api.listed(kind, namespace, label)}

@@ -39,7 +39,7 @@ class Kind(NamedTuple):
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
-        """Return the URL path of one object, of all objects in a namespace, or of all objects in the cluster."""
+        """Return the URL path of one object, or of all objects of this kind in a namespace or in the cluster."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         scope = ("namespaces", namespace) if namespace else ()
         return "/".join(filter(None, (root, *scope, self.plural, name, subresource)))

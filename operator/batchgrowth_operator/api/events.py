@@ -129,7 +129,7 @@ class Correlator:
 
 @dataclass(slots=True)
 class Occurrence:
-    """A waiting event and its number of occurrences, from the moment at which it began to wait until `at`."""
+    """A waiting event, and how often it occurred from when it began to wait until `at`."""
 
     uid: str
     event: Event
@@ -261,7 +261,7 @@ class EventPoster:
             lane.setdefault((key, occurrence.event.reason), deque()).appendleft(occurrence)
 
     def _post(self, key: Key, occurrence: Occurrence) -> None:
-        """Create an event or count it in the one that exists; see the correlator."""
+        """Create the event, or increase the count of the existing event that the correlator chose."""
         name = f"{key.name}.{secrets.token_hex(8)}"
         series = self.correlator.observe(key, occurrence.uid, occurrence.event, occurrence.at, name, occurrence.times)
         if series is None:

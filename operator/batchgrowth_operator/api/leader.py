@@ -1,4 +1,4 @@
-"""Leader election: of several operators, the one that holds the Lease works, as long as it renews the Lease.
+"""Leader election: only the operator that holds the Lease works, as long as it renews the Lease.
 
 Two leaders at once, as after a process was paused, do no harm: every write is idempotent, so there are only more
 requests.
@@ -40,7 +40,7 @@ class NotLeading(OSError):
 
 
 class Leadership:
-    """How long this process may still write: as long as it certainly holds the Lease, or forever without one."""
+    """How long this process may still write: as long as it certainly holds the Lease; forever if there is none."""
 
     def __init__(self, *, needs_lease: bool) -> None:
         self._ends = math.inf
@@ -53,7 +53,7 @@ class Leadership:
 
     @property
     def seconds_left(self) -> float:
-        """Return the seconds until this process must not write any more; 0 or less from then on."""
+        """Return the seconds for which this process may still write; 0 or less once the leadership is over."""
         return self._ends - time.monotonic()
 
 

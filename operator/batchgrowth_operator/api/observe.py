@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Memory:
-    """What the observer remembers of a job between its passes. Times are those of the monotonic clock."""
+    """The observer's memory of a job between passes. Times are of the monotonic clock."""
 
     secrets_read: float = -math.inf
     """When the Secrets were last read."""
@@ -127,7 +127,9 @@ class Observer:
         return is_new
 
     def remember(self, key: Key, put_backs: Mapping[Ref, PutBack], refused: tuple[Failure, ...] = ()) -> None:
-        """Keep for the next pass which fields this pass restored, except those that the API server refused."""
+        """Remember for the next pass the fields that this pass restored, without the fields that the API server
+        refused.
+        """
         refs = {failure.ref for failure in refused}
         self._memory(key).put_backs = {ref: known for ref, known in put_backs.items() if ref not in refs}
 

@@ -51,7 +51,7 @@ def owned(s: Situation, role: str, manifest: Manifest, inputs: Any = None) -> Ma
 
 
 def plan_config_map(s: Situation) -> Manifest:
-    """Return the ConfigMap from which the trainer reads the job and the plan that follows from its spec alone.
+    """Return the ConfigMap from which the trainer reads the job, and the plan that follows from the job's spec alone.
 
     Decisions of a measured growth do not change it: a trainer that starts compares it with its own plan of the spec.
     """
@@ -82,7 +82,7 @@ def plan_config_map(s: Situation) -> Manifest:
 
 
 def progress_config_map(s: Situation) -> Manifest:
-    """Return the ConfigMap that the trainer writes its reports to; the operator leaves its data alone.
+    """Return the ConfigMap that the trainer writes its reports to; the operator never writes its data.
 
     Its annotation has the last start. If the data is lost, the next trainer numbers its start above that, or the
     operator would take its reports for old ones.
@@ -183,7 +183,8 @@ def progress_role_binding(s: Situation) -> Manifest:
 
 
 def network_policy(s: Situation) -> Manifest:
-    """Return the policy that admits the job's own pods, and on the metrics port also those that may read metrics.
+    """Return the network policy, which admits the job's own pods, and on the metrics port the pods that may read
+    metrics.
 
     Unless the installation restricts it, the pods may connect to anything, so that a workload can download its data.
     """

@@ -75,7 +75,7 @@ def covers(found: Any, wanted: Any, path: Path = ()) -> bool:
 
 
 def drifted(found: Any, wanted: Any, path: Path = ()) -> Iterator[Path]:
-    """Yield the fields of `wanted` that `found` lacks or has with another value."""
+    """Yield each field of `wanted` that is missing in `found` or has a different value there."""
     if isinstance(wanted, Mapping):
         if found is None or isinstance(found, Mapping):
             for name, value in wanted.items():
@@ -91,7 +91,7 @@ def drifted(found: Any, wanted: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def _drifted_list(found: Any, wanted: list[Any], path: Path) -> Iterator[Path]:
-    """Yield the entries that differ: by their key if the list has one, as a whole otherwise."""
+    """Yield the entries that differ if the list has a key to match them by; otherwise the whole list."""
     key = MERGE_KEYS.get(str(path[-1])) if path else None
     if not isinstance(found, list):
         yield path

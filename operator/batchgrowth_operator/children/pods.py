@@ -32,7 +32,7 @@ MOUNTS = [
 
 
 def image(s: Situation) -> str:
-    """Return spec.image, or else the image with which training began: an upgrade must not change it midway."""
+    """Return spec.image, or else the image with which training began, so that an upgrade does not change it midway."""
     if s.spec.image is not None:
         return s.spec.image
     child = s.seen.trainer or s.seen.workers
@@ -178,7 +178,7 @@ def scheduler_address(s: Situation) -> str:
 
 
 def own_parts(spec: JobSpec) -> dict[str, Any]:
-    """Return the parts that the spec adds to the pods of trainer and workers, by field; empty if it adds none."""
+    """Return, by field, the parts that the spec adds to the pods of trainer and workers."""
     parts: dict[str, Any] = {
         "volumes": plain(spec.volumes),
         "volumeMounts": plain(spec.volume_mounts),

@@ -92,7 +92,7 @@ class MissingParts(NamedTuple):
 
 
 def missing_parts(seen: Observed, clock: Clock) -> MissingParts | None:
-    """Return the part that the DaskCluster lacks and only the Dask operator can recreate; None if it lacks none.
+    """Return the missing part of the DaskCluster that only the Dask operator can recreate; None if nothing is missing.
 
     A part counts as lost only after a while. In a namespace that is being deleted, the part goes just before the
     job; a Dask operator that is asked for it would retry endlessly and keep its finalizer, and the namespace would

@@ -32,7 +32,7 @@ GRACE_SECONDS = 120
 
 
 def trainer_job(s: Situation, *, suspend: bool) -> Manifest:
-    """Return the trainer's Job, which restarts a lost trainer but not one whose error would only recur.
+    """Return the trainer's Job. It restarts a lost trainer, but no trainer whose error would recur.
 
     A Job's pod template is immutable, so an existing Job keeps its own; changed inputs recreate the Job.
     """

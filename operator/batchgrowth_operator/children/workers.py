@@ -1,4 +1,4 @@
-"""The Deployment of all worker pods, and the nudge by which Kubernetes retries to create refused ones.
+"""The Deployment of all worker pods, and the annotation that makes Kubernetes retry refused pods at once.
 
 How many replicas it has is computed in job/workforce.py.
 """

@@ -139,7 +139,7 @@ def training(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
 
 
 def _unreachable(s: Situation, pods: list[Object]) -> Verdict:
-    """Say what happens to a trainer on a lost node: the operator waits for it or replaces it."""
+    """Say what happens to a trainer on a lost node: the operator waits for the node or replaces the trainer."""
     own: list[Object] = []
     if s.seen.trainer is not None:
         uid = s.seen.trainer["metadata"].get("uid", "")
@@ -184,7 +184,7 @@ def degraded(s: Situation, w: Workforce) -> Verdict:
 
 
 def _differing(s: Situation, report: Progress) -> str:
-    """Return a sentence about the workers whose arithmetic differs, and one about the consequences."""
+    """Return two sentences: which workers' arithmetic differs, and what follows from that."""
     nodes = {pod["metadata"]["name"]: (pod.get("spec") or {}).get("nodeName") for pod in s.seen.pods}
     each = []
     for name, why in sorted(report.differing.items()):
@@ -213,7 +213,7 @@ def stalled(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
 
 
 def suspended(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
-    """Say whether the job holds no workers because it is suspended, and what was lost if checkpoints are not kept."""
+    """Say whether suspension has released the workers, and which progress was lost if checkpoints are not kept."""
     if s.mode is not Mode.SUSPENDED:
         return Verdict("False", "NotSuspended", "The job is not suspended.")
     lost = 0 if s.storage.is_kept else s.update
@@ -249,7 +249,7 @@ RULES: dict[str, Rule] = {
 
 
 def contested(contention: Contention) -> Verdict:
-    """Say whether others keep changing a field of a child."""
+    """Say whether another process keeps changing a field of a child."""
     fights = contention.fights
     if not fights:
         return Verdict("False", "ChildrenKept", "No field is changed again and again.")

@@ -1,4 +1,4 @@
-"""Fights over a child: if others keep changing a field, the operator restores it less and less often.
+"""Fights over a child: if another process keeps changing a field, the operator restores it less and less often.
 
 An autoscaler or a webhook that also owns a field would otherwise cost one write per pass, endlessly.
 """
@@ -23,14 +23,14 @@ CALM_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """The children that others changed lately, and those that this pass does not restore yet."""
+    """The children that other processes changed lately, and the children that this pass does not restore yet."""
 
     put_backs: Mapping[Ref, PutBack]
     held: frozenset[Ref]
 
     @property
     def fights(self) -> dict[Ref, PutBack]:
-        """Return the children that others keep changing, by kind and name."""
+        """Return the children that other processes keep changing, by kind and name."""
         return {ref: put_back for ref, put_back in sorted(self.put_backs.items()) if _is_fight(put_back)}
 
 
@@ -70,7 +70,7 @@ def contention(seen: Observed, manifests: Iterable[Manifest], clock: Clock) -> C
 
 
 def _put_back(known: PutBack | None, found: Object, wanted: str, paths: list[Path], clock: Clock) -> PutBack:
-    """Return what to remember about the fields at these paths, which this pass restores."""
+    """Return the record of the fields at these paths, which this pass restores."""
     rounds = dict(known.rounds) if known is not None else {}
     manager = ""
     for path in paths:
@@ -91,19 +91,19 @@ def _is_fight(known: PutBack) -> bool:
 
 
 def _wait_seconds(known: PutBack) -> float:
-    """Return how long the operator leaves a contested field to the others."""
+    """Return how long the operator leaves a contested field as another process set it."""
     return backoff_seconds(max(known.rounds.values()) - FREE_ROUNDS + 1, LONGEST_WAIT_SECONDS)
 
 
 def _calm_seconds(known: PutBack) -> float:
-    """Return how long the others must leave the child alone until the fight is forgotten."""
+    """Return how long nobody else may change the child until the operator forgets the fight."""
     if not _is_fight(known):
         return CALM_SECONDS
     return max(CALM_SECONDS, 2 * _wait_seconds(known))
 
 
 def _changed_by(found: Object, path: Path) -> str:
-    """Return the other manager that owns the field, by the object's own record; empty if it names none."""
+    """Return the name of the other manager that owns the field, from managedFields; empty if no other owns it."""
     for entry in found["metadata"].get("managedFields") or ():
         if entry.get("manager") != names.FIELD_MANAGER and _owns(entry.get("fieldsV1"), path):
             subresource = entry.get("subresource")

@@ -28,7 +28,7 @@ GOOD = {"ClusterReady": "True", "Training": "True", "Resizing": "False", "Degrad
 
 @dataclass(frozen=True, slots=True)
 class Steadied:
-    """The conditions and the workers' readiness as the status shows them, and its memory of turns."""
+    """The conditions and the workers' readiness as the status shows them, and the recent turns of conditions."""
 
     verdicts: Mapping[str, Verdict]
     ready: int
@@ -37,14 +37,14 @@ class Steadied:
 
 @dataclass(frozen=True, slots=True)
 class ShownCondition:
-    """One condition as shown, and the memory of its turns; None if it has not turned lately."""
+    """One condition as the status shows it, and its recent turns; None if it has not turned lately."""
 
     verdict: Verdict
     turns: FlappingCondition | None
 
 
 def steadied(s: Situation, w: Workforce, verdicts: Mapping[str, Verdict]) -> Steadied:
-    """Return the verdicts, with flapping ones kept bad; a suspended or finished job has no flapping ones."""
+    """Return the verdicts, keeping flapping conditions bad; a suspended or finished job has no flapping conditions."""
     if s.mode is not Mode.ACTIVE:
         return Steadied(verdicts, w.ready, None)
 
@@ -102,7 +102,7 @@ def steadied(s: Situation, w: Workforce, verdicts: Mapping[str, Verdict]) -> Ste
 
 
 def _held(s: Situation, stored: ShownCondition, turns: FlappingCondition, verdict: Verdict) -> ShownCondition:
-    """Return a held condition as it should be shown now: bad until it has been good for CALM_SECONDS."""
+    """Return a held condition as the status should show it: bad until it has been good for CALM_SECONDS."""
     if verdict.status != GOOD[turns.type]:
         turns = turns.model_copy(update={"good_time": None})
         return ShownCondition(_again(verdict, turns), turns)
@@ -115,7 +115,8 @@ def _held(s: Situation, stored: ShownCondition, turns: FlappingCondition, verdic
 
 
 def _is_turn(s: Situation, w: Workforce, before: Condition, verdict: Verdict) -> bool:
-    """Return whether a condition turned bad, or bad for another reason, while the requested workers stayed the same.
+    """Return whether a condition turned bad, or changed its bad reason, while the number of requested workers stayed
+    the same.
 
     Changes while workers come or go as requested, or before the first update, are progress.
     """
@@ -130,7 +131,7 @@ def _is_turn(s: Situation, w: Workforce, before: Condition, verdict: Verdict) ->
 
 
 def _again(verdict: Verdict, turns: FlappingCondition) -> Verdict:
-    """Return the verdict; if it is held, its message says since when it flaps."""
+    """Return the verdict; the message of a held condition says since when it flaps."""
     if turns.turns < MOST_TURNS:
         return verdict
     since = timestamp(datetime.fromisoformat(turns.first_time))

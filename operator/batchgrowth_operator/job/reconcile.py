@@ -1,4 +1,4 @@
-"""Decides what one pass writes from what it observed. Pure and idempotent; loop/one_pass.py reads and writes.
+"""Decides from the observed state what one pass writes. Pure and idempotent; loop/one_pass.py reads and writes.
 
 Level-triggered: nothing here asks what changed. After a pass has carried out its writes, the next pass has none.
 """
@@ -164,7 +164,7 @@ def _rejected(seen: Observed, error: BatchGrowthError) -> Writes:
 
 
 def _wanted(s: Situation, w: Workforce) -> list[Manifest]:
-    """Return the children in the order in which they are applied: what pods mount comes before the pods."""
+    """Return the children in the order in which to apply them: objects that pods mount come before the pods."""
     wanted: list[Manifest] = []
     if s.mode is not Mode.OVER:
         wanted.append(plan_config_map(s))
@@ -207,7 +207,7 @@ def _is_trainer_wanted(s: Situation, cluster: Manifest | None) -> bool:
 
 
 def _waits_too_long(s: Situation) -> bool:
-    """Return whether the trainer's Job waits so long before its next pod that a new Job is quicker.
+    """Return whether a new trainer's Job would start its pod sooner than the present Job starts its next one.
 
     A new Job starts at once. Kubernetes waits before it makes a Job's next pod: 10 s, then twice as long each time, up
     to ten minutes, also for pods that were evicted and with months between them. A trainer that never reported is left

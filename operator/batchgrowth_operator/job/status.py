@@ -158,7 +158,7 @@ def _printable(verdict: Verdict) -> Verdict:
 
 
 def _condition(seen: Observed, before: Condition | None, kind: str, verdict: Verdict) -> Condition:
-    """Return the condition with that verdict; `before` is the stored one, which keeps its time while its status stays
+    """Return the condition with that verdict. It keeps the time of the stored condition `before` if its status stays
     the same.
     """
     since = None
@@ -194,7 +194,7 @@ def _phase(s: Situation, conditions: tuple[Condition, ...]) -> Phase:
 
 
 def _trainer_status(s: Situation) -> TrainerStatus | None:
-    """Return the trainer's part of the status; the previous one if its report says nothing new."""
+    """Return the trainer's part of the status; the previous part if the trainer's report says nothing new."""
     known = s.previous.trainer_status
     report = s.report
     if report is None:
@@ -308,6 +308,6 @@ def _record(s: Situation, w: Workforce, index: int) -> StageRecord:
 
 
 def _needs_more_workers(s: Situation, index: int) -> bool:
-    """Return whether the stage needs more workers than the one before; False if the plan no longer has the stage."""
+    """Return whether the stage needs more workers than the stage before; False if the plan no longer has the stage."""
     stages = s.plan.stages
     return 0 < index < len(stages) and stages[index].workers > stages[index - 1].workers

@@ -107,7 +107,7 @@ def _sentence(before: Condition | None, now: Condition, previous: JobStatus, new
 
 
 def measured_value(value: float) -> str:
-    """Return three digits, or the whole number if it has more: 0.0312, 610, 16,000."""
+    """Return the value as text, rounded to three significant digits or to a whole number: 0.0312, 610, 16,000."""
     if 100 <= abs(value) < LARGEST_WRITTEN_OUT:
         return f"{value:,.0f}"
     return f"{value:.3g}"
@@ -120,7 +120,7 @@ def status_refused(failure: Failure) -> Event:
 
 
 def heading(seen: Observed, status: Mapping[str, Any] | None = None) -> str:
-    """Return the beginning of a log line about a job: its namespace and name, and once it trains its update.
+    """Return the beginning of a log line about a job: namespace and name, and the update if the job trains.
 
     The update is from `status`, which was just written, or else from the stored status.
     """
@@ -170,7 +170,7 @@ def changes(before: JobStatus, new: JobStatus) -> Iterator[str]:
 
 
 def applied(seen: Observed, manifest: Manifest) -> str:
-    """Return the line about a child that was created or changed. It says what changed, without a Secret's values."""
+    """Return the line about a child that was created or changed. It names what changed, without a Secret's values."""
     ref = ref_of(manifest)
     name = f"{ref.kind}/{ref.name}"
     found = seen.children.get(ref, seen.parts.get(ref))
@@ -191,7 +191,7 @@ def applied(seen: Observed, manifest: Manifest) -> str:
 
 
 def deleted(ref: Ref, recreated: str | None) -> str:
-    """Return the line about a deleted object; `recreated` is the reason why a later pass recreates it, if one does."""
+    """Return the line about a deleted object; `recreated` says why a later pass recreates the object, if it will."""
     if ref.kind == KIND:
         return "deleted the job, whose time to live after its end is over"
     name = f"{ref.kind}/{ref.name}"

@@ -31,7 +31,7 @@ REPORT_SECONDS = LONGEST_PERIOD_SECONDS + 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workforce:
-    """The workers of a job: their numbers, how long they take to start, and their pods."""
+    """The workers of a job: how many, how long they take to start, and their pods."""
 
     desired: int
     """Workers that the current stage needs."""
@@ -126,7 +126,7 @@ def _upcoming(s: Situation) -> list[lead_time.Upcoming]:
 
 
 def _resize_seconds(s: Situation, previous: WorkersStatus, ready: int) -> float | None:
-    """Return the seconds from the request until all workers were ready, if the job was scaling up and they are now.
+    """Return the seconds from the request until all workers were ready; None unless a scale-up has just completed.
 
     If workers were lost after the request, the time counts from their loss, if a pod has become ready since. Workers
     that only reconnected to a restarted trainer, or that are lost repeatedly, say nothing about start-up times.
@@ -147,7 +147,7 @@ def _resize_seconds(s: Situation, previous: WorkersStatus, ready: int) -> float 
 
 
 def _times_of(s: Situation, kind: str) -> list[str]:
-    """Return the transition times of that condition for all worker pods for which it is true."""
+    """Return when that condition last changed in each worker pod in which it is true."""
     return [
         str(one["lastTransitionTime"])
         for pod in s.seen.pods_of(CONTAINER)

@@ -1,4 +1,4 @@
-"""Patches of kopf: without an unused client library, with a shutdown that ends, and with a fast startup.
+"""Patches of kopf, which load no unused client library, let a shutdown end, and make the startup fast.
 
 Each patch says which fault it fixes; docs/decisions/0011-kopf-mended.md lists all. The last lines apply them.
 """
@@ -69,7 +69,7 @@ def new_watches() -> Watches:
 
 
 class _Indexed(ToggleSet):  # type: ignore[misc]  # kopf's own type is unknown to mypy
-    """The objects and kinds that are not indexed yet; unlike in kopf, no object waits for them.
+    """The objects and kinds that are not indexed yet. Here no object waits for them, as it would in kopf.
 
     While kopf starts, every object waits in a task of its own until all are indexed, and each indexed object wakes all
     waiting ones: that takes four minutes for 7,000 objects, and 90 MiB. So no object waits, and none is woken; the
@@ -85,7 +85,7 @@ class _Indexed(ToggleSet):  # type: ignore[misc]  # kopf's own type is unknown t
         self._toggles.discard(toggle)
 
     async def wait_for(self, state: bool) -> None:
-        """Return at once, where kopf would wait for all other objects."""
+        """Return at once; kopf itself would wait here for all other objects."""
 
 
 async def _discover(*, raw_event: Any, stream_pressure: asyncio.Event | None = None, **rest: Any) -> None:
@@ -109,7 +109,7 @@ async def _adjust(*, ensemble: orchestration.Ensemble, **rest: Any) -> None:
 
 
 async def _orchestrate(**given: Any) -> None:
-    """End every watch before an error of one of them ends the operator.
+    """If one watch fails, end every watch before the error ends the operator.
 
     kopf closes its connections first and cancels the other watches last, which would log a traceback each.
     """

@@ -37,7 +37,7 @@ class Reconciler:
     """Jobs that this process has taken up."""
 
     async def make_pass(self, key: Key, failures: tuple[Failure, ...]) -> PassResult:
-        """Make a pass of the job and count it; whatever fails, another pass follows after a back-off.
+        """Make a pass of the job and count it. After any failure, another pass follows after a back-off.
 
         `failures` are the writes that the API server refused the last pass.
         """
@@ -61,7 +61,7 @@ class Reconciler:
         return result
 
     async def _run(self, key: Key, failures: tuple[Failure, ...]) -> PassResult:
-        """Observe the job, decide what to write, and write it. Raises the errors of requests."""
+        """Observe the job, decide what to write, and write it. Raises what requests to the API server raise."""
         seen = await self.observer.observe(key, failures)
         if seen is None:
             self._leave(key, "the job is gone")

@@ -52,7 +52,7 @@ Pass = Callable[[Key, tuple[Failure, ...]], Awaitable[PassResult]]
 
 @dataclass(slots=True, eq=False)
 class JobQueue:
-    """The next pass of one job. Times are those of the monotonic clock."""
+    """The next pass of one job. Times are of the monotonic clock."""
 
     due: float = -math.inf
     is_urgent: bool = False
@@ -74,7 +74,7 @@ class Passes:
         self._slots = Slots(MOST_CONCURRENT, MOST_PATIENT)
 
     def begin(self, keys: Iterable[Key]) -> None:
-        """Start the passes, with one pass of each of these jobs, which are all existing jobs."""
+        """Start the passes, with one pass of each of these jobs; they must be all existing jobs."""
         self._has_begun = True
         for key in keys:
             self.wake(key)
@@ -206,11 +206,11 @@ class ProgressRate:
 
     @property
     def seconds_apart(self) -> float:
-        """Return the shortest time between two passes of one job for progress only."""
+        """Return the shortest time between two passes of one job that only write progress."""
         return len(self._training) / MOST_PROGRESS_WRITES
 
     def defaults_for(self, key: Key, *, trains: bool) -> Defaults:
-        """Count the job if it has a cluster, and return the defaults for its next pass."""
+        """Count the job if it has a DaskCluster, and return the defaults for its next pass."""
         if trains:
             self._training.add(key)
         else:

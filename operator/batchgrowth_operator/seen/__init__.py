@@ -1,1 +1,1 @@
-"""The observed state of a job and its cluster, as plain data, and what it means. Pure."""
+"""The observed state of a job and its cluster as plain data, and its interpretation. Pure."""

@@ -11,7 +11,7 @@ MOST_DOUBLINGS = 16
 
 @dataclass(slots=True)
 class Clock:
-    """The time of one pass. It says whether a time has passed, and notes when each of its answers will change.
+    """The time of one pass. It answers whether a time has passed, and notes when each answer will change.
 
     So a rule that depends on time asks the clock, and the next pass comes when the answer changes: no rule has to say
     a second time when it is due.
@@ -22,19 +22,19 @@ class Clock:
     """Seconds until the first of the answers changes, when the next pass is due; None if time alone changes none."""
 
     def passed(self, since: str | None, seconds: float) -> bool:
-        """Return whether this many seconds have passed since the timestamp, and note when they will have.
+        """Return whether this many seconds have passed since the timestamp; if not, note when they will have passed.
 
         Without a timestamp, or with one in the future (clocks differ), no time has passed.
         """
         return self.reached(seconds_since(since, self.now), seconds)
 
     def reached(self, age_seconds: float, seconds: float) -> bool:
-        """Return whether an age that was measured elsewhere has reached so many seconds, and note when it will."""
+        """Return whether an age, measured elsewhere, has reached this many seconds; if not, note when it will."""
         self.wake_in(seconds - age_seconds)
         return age_seconds >= seconds
 
     def within(self, since: datetime, seconds: float) -> bool:
-        """Return whether the time is less than this many seconds ago, and note when it will not be.
+        """Return whether the time is less than this many seconds ago, and note when it stops being so.
 
         For a time in the future the answer is no: after a clock was set back, the operator forgets.
         """

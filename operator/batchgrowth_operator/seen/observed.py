@@ -111,7 +111,7 @@ class Observed:
 
     @property
     def operator_class(self) -> str:
-        """Return the class of the operator that runs the job; empty for operators without one."""
+        """Return spec.operatorClass, the class of the job's operators; empty for operators without a class."""
         return (self.job.get("spec") or {}).get("operatorClass") or ""
 
     def child(self, kind: str, name: str) -> Object | None:
@@ -145,11 +145,11 @@ class Observed:
 
     @cached_property
     def trainer_pods(self) -> tuple[Object, ...]:
-        """Return the trainer's pods, those being deleted included."""
+        """Return the trainer's pods, including pods that are being deleted."""
         return tuple(pod for pod in self.pods if labels_of(pod).get(names.ROLE_LABEL) == TRAINER)
 
     def pods_of(self, role: str) -> tuple[Object, ...]:
-        """Return the pods of one role without those being deleted."""
+        """Return the pods of one role, except pods that are being deleted."""
         return tuple(
             pod
             for pod in self.pods

@@ -99,7 +99,7 @@ def trainer_outcome(seen: Observed) -> Outcome | None:
 
 
 def restarts_of(seen: Observed) -> int:
-    """Return the number of the trainer's failures that count, including those before its Job was recreated."""
+    """Return the number of the trainer's failures that count, including failures before its Job was recreated."""
     if seen.trainer is None:
         return 0
     return restarts_before(seen.trainer) + int((seen.trainer.get("status") or {}).get("failed", 0))

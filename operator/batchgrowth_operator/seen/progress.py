@@ -115,7 +115,9 @@ def spec_of(text: str) -> JobSpec:
 
 @lru_cache(maxsize=2048)
 def undecided(text: str) -> Plan:
-    """Return the plan that follows from the spec alone; if the growth is measured, its batch never changes."""
+    """Return the plan that follows from the spec alone. If the growth is measured, the batch of this plan never
+    changes.
+    """
     return make_plan(spec_of(text))
 
 
@@ -169,7 +171,7 @@ def _reported(text: str, seen: Observed) -> tuple[Progress, Plan] | None:
 
 
 def _remembered(text: str, history: Iterable[StageRecord]) -> tuple[Plan, tuple[BatchDecision, ...], int]:
-    """Return the plan and the decisions that the history records, and the number of earlier stages that it dropped.
+    """Return the plan and the decisions in the status's history, and how many earlier stages the history has dropped.
 
     The history keeps the newest 64 stages, which is enough for the batch and the first update of the current one.
     """

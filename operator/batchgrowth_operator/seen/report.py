@@ -58,7 +58,7 @@ def mark_of(config_map: Object | None) -> Hashable:
 
 
 def news_of(config_map: Object) -> Hashable:
-    """Return what a trainer's ConfigMap says apart from progress; equal as long as the training of a stage goes on."""
+    """Return the content of a trainer's ConfigMap without mere progress: it changes only if something else is new."""
     metadata = config_map["metadata"]
     marks = {name: metadata.get(name) for name in ("uid", "labels", "annotations", "ownerReferences")}
     try:

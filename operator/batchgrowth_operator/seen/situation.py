@@ -86,7 +86,7 @@ class Situation:
 
     @cached_property
     def quantity(self) -> str:
-        """Return what the growth rule measures; empty if the plan follows from the spec alone."""
+        """Return the quantity that the growth rule measures; empty if the plan follows from the spec alone."""
         quantity: str = self.spec.batch.growth.entry.quantity
         return quantity
 
@@ -107,7 +107,7 @@ class Situation:
 
     @cached_property
     def cluster_policy(self) -> ClusterPolicy:
-        """Return what happens to the cluster: it is never deleted while a trainer may write its last checkpoint."""
+        """Return what to do with the cluster, which is never deleted while a trainer may write its last checkpoint."""
         if self.mode is Mode.ACTIVE:
             return ClusterPolicy.APPLY
         if self.is_trainer_running:

@@ -41,7 +41,7 @@ def is_given_up(pod: Object, kept: bool, clock: Clock) -> bool:
 
 
 def has_lost_trainer(seen: Observed, kept: bool, clock: Clock) -> bool:
-    """Return whether a pod of the trainer's Job is given up, so that only a new Job makes another pod."""
+    """Return whether a pod of the trainer's Job is given up: then only a new Job makes another pod."""
     if seen.trainer is None:
         return False
     uid = seen.trainer["metadata"].get("uid", "")

@@ -103,7 +103,7 @@ class CosineBlock(Model):
 
 @dataclass(frozen=True, slots=True)
 class CosineSchedule:
-    """The factor falls from 1 along half a wave to `final` after `epochs`, and stays there."""
+    """The factor falls from 1 to `final` over `epochs`, along half a cosine wave, and stays there."""
 
     final: Fraction
     epochs: int
@@ -153,7 +153,7 @@ class LinearScheduleBlock(Model):
 
 @dataclass(frozen=True, slots=True)
 class LinearSchedule:
-    """The factor falls by the same amount each epoch, from 1 to `final` after `epochs`, and stays there."""
+    """The factor falls from 1 to `final` over `epochs`, by the same amount each epoch, and stays there."""
 
     final: Fraction
     epochs: int
@@ -194,7 +194,7 @@ class PolynomialBlock(Model):
 
 @dataclass(frozen=True, slots=True)
 class PolynomialSchedule:
-    """The factor falls from 1 along a power of the epochs left to `final` after `epochs`, and stays there."""
+    """The factor falls from 1 to `final` over `epochs`, along a power of the epochs that are left, and stays there."""
 
     power: Fraction
     final: Fraction

@@ -42,7 +42,7 @@ class ExchangeFigures:
         return self.backups - self.backups_first
 
     def then(self, later: "ExchangeFigures") -> "ExchangeFigures":
-        """Return these figures followed by later ones: totals are added, and a later value replaces an earlier one."""
+        """Return these figures combined with later ones: totals are added, and later values replace earlier ones."""
         values: dict[str, Any] = {}
         for each in fields(self):
             before = getattr(self, each.name)

@@ -1,4 +1,4 @@
-"""Requesting workers ahead of the milestone that needs them: how early, how many, and how long to keep spare ones."""
+"""Requesting workers ahead of the milestone that needs them: how early, how many, and when to let spare workers go."""
 
 import math
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ class Upcoming:
 
 
 def smoothed(lead_seconds: float | None, measured_seconds: float) -> float:
-    """Return the new start-up time of workers: the first measurement, or a moving average with later ones."""
+    """Return the start-up time of workers after a measurement: the first measurement, then a moving average."""
     if lead_seconds is None:
         return measured_seconds
     return lead_seconds + SMOOTHING * (measured_seconds - lead_seconds)

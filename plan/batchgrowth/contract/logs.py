@@ -49,7 +49,7 @@ class Logs:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the variables by which another process logs the same way."""
+        """Return the environment variables that make another process log the same way."""
         return {
             LEVEL_VARIABLE: self.level.value,
             FORMAT_VARIABLE: self.format.value,
@@ -58,7 +58,9 @@ class Logs:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Self:
-        """Return the settings in the variables, with defaults for missing ones. Raise ValueError for other values."""
+        """Return the settings in the variables, with defaults for missing variables. Raise ValueError for an unknown
+        value.
+        """
         level = environment.get(LEVEL_VARIABLE, LogLevel.warning).lower()
         log_format = environment.get(FORMAT_VARIABLE, LogFormat.text).lower()
         dask_level = environment.get(DASK_LEVEL_VARIABLE, LogLevel.warning).lower()

@@ -137,7 +137,7 @@ _REPORT = TypeAdapter(Progress)
 
 
 def _first_fault(error: ValidationError) -> str:
-    """Return the first of pydantic's errors as one line: the field, what was given, and what would do."""
+    """Return the first of pydantic's errors as one line: the field, the given value, and what would be valid."""
     found = error.errors(include_url=False)[0]
     path = ".".join(map(str, ("progress", *found["loc"])))
     if found["type"] == "json_invalid":

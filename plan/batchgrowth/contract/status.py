@@ -270,7 +270,7 @@ class FlappingCondition(Model):
 
 
 class FlappingStatus(Model):
-    """The conditions that turned bad lately, and when those that are kept bad were last written."""
+    """The conditions that turned bad lately, and the time of the last write of the conditions that are kept bad."""
 
     write_time: Time = Field(description="When conditions that are kept bad were last written, in RFC 3339.")
     conditions: Annotated[

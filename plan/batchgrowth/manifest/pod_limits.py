@@ -66,7 +66,7 @@ Broken = tuple[str, Any, str]
 
 
 class PodSecurity(StrEnum):
-    """A Pod Security Standard; what breaks `baseline` breaks `restricted` too."""
+    """A Pod Security Standard; a pod that breaks `baseline` breaks `restricted` too."""
 
     restricted = "restricted"
     baseline = "baseline"
@@ -154,7 +154,7 @@ def _user(context: Any, path: str) -> Iterator[Broken]:
 
 
 def _required(context: Any, pod: Any, path: str) -> Iterator[Broken]:
-    """Yield the settings that a container must have, itself or through its pod, and lacks."""
+    """Yield the required settings that neither the container nor its pod has."""
     if at(context, "allowPrivilegeEscalation") is not False:
         yield f"{path}.allowPrivilegeEscalation", at(context, "allowPrivilegeEscalation"), "give false"
     dropped = at(context, "capabilities.drop")
@@ -180,7 +180,7 @@ def at(node: Any, path: str) -> Any:
 
 
 def maps(node: Any) -> list[Mapping[str, Any]]:
-    """Return the maps of a list; none if the value is not a list, which the API server refuses itself."""
+    """Return the maps of a list; none if the value is not a list, which the API server refuses anyway."""
     if not isinstance(node, list):
         return []
     return [entry for entry in node if isinstance(entry, Mapping)]
@@ -214,7 +214,9 @@ def written_pods(spec: JobSpec) -> dict[str, Any]:
 
 
 def pod_faults(spec: JobSpec, template: Mapping[str, Any], limits: PodLimits) -> tuple[Fault, ...]:
-    """Return what exceeds the limits in the volumes of all pods, the workers' merged template and the job's account."""
+    """Return what exceeds the limits: parts of all pods' volumes, of the workers' merged template, and the job's
+    account.
+    """
     of_all = broken_parts({"spec": {"volumes": plain(spec.volumes)}}, limits.standard)
     of_workers = [each for each in broken_parts(template, limits.standard) if each not in of_all]
     faults = [Fault(path, _shown(value), remedy) for path, value, remedy in of_all]
@@ -223,7 +225,7 @@ def pod_faults(spec: JobSpec, template: Mapping[str, Any], limits: PodLimits) ->
 
 
 def account_note(spec: JobSpec) -> str:
-    """Return what an installation must allow for the job's account; empty if it names none."""
+    """Return what an installation must allow for the job's service account; empty if the job names none."""
     if spec.service_account_name is None:
         return ""
     return f'note: {ACCOUNT} "{spec.service_account_name}" is refused unless {VALUE} lists it.'

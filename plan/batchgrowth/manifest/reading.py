@@ -142,7 +142,7 @@ _EXAMPLE = "give path=value with the path below spec, such as batch.maximum=640"
 
 
 def override(document: Document, overrides: Sequence[str]) -> None:
-    """Apply each "path=value" to the document's spec, and add the faults of the overrides to those of the document."""
+    """Apply each "path=value" to the document's spec, and add the faults of the overrides to the document's faults."""
     for text in overrides:
         fault = _apply(document, text)
         if fault is not None:
@@ -239,7 +239,7 @@ def faults_of(error: ValidationError, document: Document) -> Iterator[Fault]:
 
 
 def _given(path: KeyPath, value: Any, document: Document) -> str:
-    """Return the value as the manifest spells it, shortened if it is long, without what looks like a password."""
+    """Return the value as the manifest spells it, shortened if long; text that looks like a password is removed."""
     if value is None:
         return "nothing"
     if isinstance(value, dict | list | tuple):

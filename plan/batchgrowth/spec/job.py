@@ -279,7 +279,9 @@ class JobSpec(Model):
 
     @property
     def patience_seconds(self) -> int:
-        """Return how long an exchange may hang; with compile, long enough to compile a shard of another size."""
+        """Return how long an exchange may hang, in seconds; with `compile` this allows for compiling a shard of another
+        size.
+        """
         if self.compile:
             return max(self.exchange.patience_seconds, COMPILING_SECONDS)
         return self.exchange.patience_seconds
@@ -352,7 +354,7 @@ def mathematics(spec: JobSpec) -> dict[str, object]:
 
 
 def differences(there: Mapping[str, object], here: Mapping[str, object]) -> str:
-    """Return what differs between the mathematics of two jobs: "epochs: 30 there, 4 here"; empty if nothing does."""
+    """Return the differences between the mathematics of two jobs as text: "epochs: 30 there, 4 here"."""
     names = sorted(name for name in there.keys() | here.keys() if there.get(name) != here.get(name))
     return "; ".join(f"{name}: {_short(there.get(name))} there, {_short(here.get(name))} here" for name in names)
 

@@ -183,7 +183,7 @@ class PodVolume(Model):
 
     @property
     def sources(self) -> dict[str, Any]:
-        """Return all given fields besides the name."""
+        """Return all given fields except the name."""
         return {name: value for name, value in (self.model_extra or {}).items() if value is not None}
 
     @property

@@ -57,7 +57,7 @@ class Exchange(Choice):
 
     @property
     def patience_seconds(self) -> int:
-        """Return how long a worker may hear nothing from another: timeoutSeconds for each update of a round."""
+        """Return the longest silence of a peer, in seconds: timeoutSeconds for each update of a round."""
         return self.timeout_seconds * int(self.entry.longest_round(self.settings))
 
 

@@ -89,7 +89,7 @@ class WatchedMetric(Model):
 
 
 class KeepBest(WatchedMetric):
-    """Which evaluation's weights are kept beside the last."""
+    """Which evaluation's weights are kept in addition to the final weights."""
 
 
 class StopEarly(WatchedMetric):
@@ -111,7 +111,7 @@ class StopEarly(WatchedMetric):
 
 
 class Evaluation(Model):
-    """How often the model is evaluated on held-out data, and what follows from it."""
+    """How often the model is evaluated on held-out data, and what the evaluations decide."""
 
     every_epochs: int = Field(1, ge=1, le=1_000_000, description="Epochs from one evaluation to the next. Default: 1.")
     keep_best: KeepBest | None = Field(

@@ -403,12 +403,14 @@ class GatherScatterDriver:
         return [worker for worker in team if worker not in self._late]
 
     def _idle(self, gathering: Gathering) -> list[str]:
-        """Return the workers that may repeat a part, also those that joined or came back since the update began."""
+        """Return the workers that may repeat a part, including those that joined or came back during the update."""
         idle = gathering.idle(self._free(self._scaling.team({})))
         return [address for address in idle if address in self._pool.ready]
 
     def _restart_hung(self, gathering: Gathering) -> None:
-        """Restart members that do not answer, and members that have not finished although others finished long ago."""
+        """Restart members that do not answer, and members that are still computing long after the other members
+        finished.
+        """
         patience = self._run.spec.patience_seconds
         now = time.monotonic()
         if now - gathering.answered_at > patience:
@@ -419,7 +421,7 @@ class GatherScatterDriver:
             gathering.first_ended_at = math.inf
 
     def _recover(self, members: list[str], gathering: Gathering) -> None:
-        """Leave out workers with a fault and restart hung ones, so that the update can be tried again."""
+        """Leave out workers with a fault and restart hung workers, so that the update can be tried again."""
         cause = "a worker was lost"
         for address, fault in gathering.faults.items():
             cause = f"worker {address} was left out: {fault}"
@@ -429,7 +431,7 @@ class GatherScatterDriver:
         self._run.record_recovery(cause)
 
     def _part_with(self, gathering: Gathering) -> None:
-        """Leave out the late and the faulty workers after a complete update; others have computed their parts."""
+        """Leave out the late and the faulty workers after an update; other workers have computed their parts."""
         self._late.after(gathering.under_way(), gathering.in_time())
         for address, fault in gathering.faults.items():
             self._run.note(f"worker {address} was left out: {fault}")

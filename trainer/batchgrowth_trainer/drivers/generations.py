@@ -225,7 +225,7 @@ class GenerationsDriver:
         generation.hung_at = math.inf
 
     def _restart_stuck(self, generation: Generation) -> None:
-        """Restart members that answer but whose thread hangs: the others have long ended this generation."""
+        """Restart members that answer but whose thread hangs: their peers ended this generation long ago."""
         if time.monotonic() - generation.cancelled_at > self._run.spec.patience_seconds + health.STUCK_SECONDS:
             generation.cancelled_at = math.inf
             stuck = [member for member in generation.members if member not in generation.outcomes]
@@ -233,12 +233,12 @@ class GenerationsDriver:
             self._pool.restart(stuck, self._run.note, health.STUCK)
 
     def _save_remaining(self, generation: Generation) -> None:
-        """Save the newest state of the members that have ended, before others are restarted."""
+        """Save the newest state of the members that have ended, before hung members are restarted."""
         self._states.take(generation.remaining)
         self._states.save_newest(generation.remaining.keys() - generation.errors)
 
     def _cancel(self, generation: Generation) -> None:
-        """Unblock members that wait for a lost one while the group forms; a formed group notices the loss by itself."""
+        """Unblock members that wait for a lost member while the group forms; a formed group notices the loss itself."""
         self._close_rendezvous()
         if generation.cancelled_at == math.inf:
             generation.cancelled_at = time.monotonic()

@@ -80,7 +80,7 @@ class RunState:
         name: str = "a run",
         check_held: Callable[[], None] = lambda: None,
     ) -> None:
-        """Begin the run, or go on from `saved`; `check_held` raises Superseded if another run has the folder now."""
+        """Begin the run, or continue from `saved`; `check_held` raises Superseded if another run has the folder."""
         self.name = name
         self.spec = course.spec
         self.stop_requested = stop_requested
@@ -141,7 +141,7 @@ class RunState:
             sink.handle(event)
 
     def record_rows(self, rows: Sequence[HistoryRow]) -> None:
-        """Record committed updates; those that are in the history already are ignored. Raises CheckpointError."""
+        """Record committed updates, ignoring updates that the history has already. Raises CheckpointError."""
         for sent in rows:
             # Only the run knows when it began, so it sets the seconds of a row that a member has sent.
             if self._began is None:
@@ -316,7 +316,7 @@ class RunState:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of training since the first update began, those before a resume included."""
+        """Return the seconds of training since the first update began, including the time before a resume."""
         if self._began is None:
             return self._before
         return self._before + time.time() - self._began

@@ -37,7 +37,7 @@ class Scaler(Protocol):
     """A cluster whose number of workers can be set."""
 
     def scale(self, count: int, keep: Collection[str]) -> None:
-        """Request `count` workers, among them those whose names are in `keep`, without waiting for them."""
+        """Request `count` workers without waiting for them; they include the workers whose names are in `keep`."""
 
     def repair(self) -> None:
         """Replace workers that failed to start; called every few seconds while some are missing."""

@@ -56,7 +56,8 @@ class Grid:
         return tuple(sorted({*self.row(rank), *self.column(rank)} - {rank}))
 
     def routes(self, holds: Sequence[bool]) -> list[dict[int, list[int]]]:
-        """Return how a state travels from the members that hold it to all others: in turns, each {sender: receivers}.
+        """Return how a state travels from its holders to all other members, as a list of turns, each {sender:
+        receivers}.
 
         A member sends to its own row, or to some members of its column.
         """

@@ -1,4 +1,5 @@
-"""Delayed: a thread adds the gradients of an update along the fixed tree while the next ones are computed.
+"""Delayed: a thread adds the gradients of an update along the fixed tree while the next updates' gradients are
+computed.
 
 Update k uses the gradient of the weights before update k - d. A round has 16 updates. At its end no addition is under
 way, and the gradients that wait for their update are part of the state, so the length of a round changes no bit.
@@ -128,7 +129,7 @@ class PendingTotals:
         return int(self._count.item())
 
     def put(self, row: Tensor) -> None:
-        """Add a row behind the others."""
+        """Add a row at the end of the queue."""
         self._rows[len(self)] = row
         self._count += 1
 

@@ -242,7 +242,7 @@ class Downpour:
             yield 0, row
 
     def _check(self, under_way: set[int], begun: dict[int, float]) -> None:
-        """Raise PeerLost if the generation is over, or another worker has computed for too long."""
+        """Raise PeerLost if the generation is over, or if a worker has been computing for too long."""
         self._setting.check()
         patience = self._replica.spec.patience_seconds
         for rank in under_way - {0}:

@@ -1,4 +1,4 @@
-"""Gossip: each logical replica takes the mean of its weights and those of its neighbours in a graph."""
+"""Gossip: each logical replica averages its weights with the weights of its neighbours in a graph."""
 
 from collections.abc import Mapping, Sequence
 

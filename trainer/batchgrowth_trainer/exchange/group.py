@@ -325,7 +325,7 @@ def _peer_errors() -> Iterator[None]:
 
 
 def swap_with_all(group: Group, mine: Tensor) -> list[Tensor]:
-    """Return every member's tensor, by rank; all have the shape of `mine`. Raises PeerLost."""
+    """Send `mine` to all members, and return each member's tensor, by rank, of the same shape. Raises PeerLost."""
     grid = group.grid
     rank = group.rank
     row = grid.row(rank)
@@ -344,7 +344,7 @@ def swap_with_all(group: Group, mine: Tensor) -> list[Tensor]:
 
 
 def spread_state(group: Group, holds: Sequence[bool], vectors: Sequence[Tensor]) -> None:
-    """Copy the vectors of the members that hold the state into all others' vectors. Raises PeerLost."""
+    """Copy the state's vectors from the members that hold it to all other members. Raises PeerLost."""
     for turn in group.grid.routes(holds):
         for sender, receivers in turn.items():
             for vector in vectors:

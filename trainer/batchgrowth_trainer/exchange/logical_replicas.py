@@ -1,4 +1,4 @@
-"""Logical replicas: each has a state of its own, steps by itself, and now and then moves towards others.
+"""Logical replicas: each has its own state, steps by itself, and from time to time exchanges with other replicas.
 
 The states of Gossip's, ElasticAveraging's and TopK's replicas are here; TopK adds its residuals to them.
 """
@@ -24,7 +24,7 @@ from batchgrowth_trainer.replica.replica import Replica
 
 
 class LocalUpdates:
-    """Trains the replicas `run` of this member, one after another, for some updates each."""
+    """Trains this member's replicas, numbered by `run`, one after another, each for some updates."""
 
     def __init__(self, setting: Setting) -> None:
         self._replica = setting.replica

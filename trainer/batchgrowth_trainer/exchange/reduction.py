@@ -166,7 +166,9 @@ class Reduction:
         return add_parts(rows, layout, self._quantize), waited
 
     def _spread(self, ranks: Sequence[int], spans: Sequence[slice], total: Tensor) -> float:
-        """Send this member's slice of `total` to the others, and receive theirs into it; return the seconds."""
+        """Exchange slices of `total`: send this member's slice, receive the other members' slices, and return the
+        seconds.
+        """
         own = spans[ranks.index(self._group.rank)]
         outgoing = {}
         if length_of(own):
@@ -223,12 +225,12 @@ class Reduction:
 
 
 def _whole(sums: list[Tensor], _part: Tensor) -> Reduced:
-    """Return the sum itself: in a mesh, it is complete."""
+    """Return the sum unchanged, because in a mesh it is complete."""
     return Reduced(sums[0], 0.0)
 
 
 class BucketSums:
-    """Adds the buckets of one update, in the order in which they are given, in a thread beside the one that trains.
+    """Adds the buckets of one update, in the order in which `give` gets them, in a thread beside the training.
 
     Leaving the block waits for running additions.
     """

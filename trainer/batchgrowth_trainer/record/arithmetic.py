@@ -43,5 +43,5 @@ class Arithmetic:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Self:
-        """Return the object that `to_json` wrote; fields of another version are ignored."""
+        """Return the object that `to_json` wrote, ignoring fields that this version does not know."""
         return cls(**{field.name: str(given.get(field.name, "")) for field in fields(cls)})

@@ -90,7 +90,7 @@ def read_manifest(data: bytes) -> dict[str, Any]:
 
 
 def read_state(manifest: Mapping[str, Any], state: bytes) -> Saved:
-    """Return the checkpoint of a manifest and its state. Raises Damaged if the state differs from what was written."""
+    """Return the checkpoint of a manifest, with its state. Raises Damaged if the state has another digest."""
     if sha256(state) != manifest["sha256"]:
         raise Damaged(f"{STATE} is not what was written ({len(state)} of {manifest['bytes']} bytes, other digest)")
     try:
@@ -134,7 +134,7 @@ class Checkpoints(Protocol):
     place: str
 
     def prepare(self) -> None:
-        """Remove what earlier runs left unfinished."""
+        """Remove unfinished checkpoints of earlier runs."""
 
     def resume(self, note: Callable[[str], None]) -> Saved | None:
         """Return the newest whole checkpoint at the start of a run, and put the run's files into the output folder."""
@@ -143,7 +143,7 @@ class Checkpoints(Protocol):
         """Return the newest whole checkpoint while a run goes on, or None; `note` gets a line for each damaged one."""
 
     def save(self, snapshot: Snapshot, story: Mapping[str, Any]) -> int:
-        """Write a checkpoint, delete old ones, and return the bytes of its state."""
+        """Write a checkpoint, delete old checkpoints, and return the number of bytes of its state."""
 
     def keep_results(self) -> None:
         """Keep the files of a finished run."""
@@ -159,7 +159,7 @@ class CheckpointStore:
         self.place = str(directory.parent)
 
     def save(self, snapshot: Snapshot, story: Mapping[str, Any]) -> int:
-        """Write a checkpoint, delete those beyond `keep`, and return the bytes of its state.
+        """Write a checkpoint, delete the oldest beyond `keep`, and return the number of bytes of its state.
 
         Raises StorageError if a retry may succeed, otherwise CheckpointError; earlier checkpoints stay untouched.
         """
@@ -211,7 +211,7 @@ class CheckpointStore:
         )
 
     def resume(self, note: Callable[[str], None]) -> Saved | None:
-        """Return the same as load_latest, because the run's other files are already beside the checkpoints."""
+        """Return the result of `load_latest`, because the run's other files lie beside the checkpoints already."""
         return self.load_latest(note)
 
     def keep_results(self) -> None:
@@ -260,7 +260,7 @@ class CheckpointStore:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _set_aside(self, damaged: Sequence[Path]) -> None:
-        """Rename damaged checkpoints, so that they do not count among the kept ones."""
+        """Rename damaged checkpoints, so that `keep` does not count them."""
         for folder in damaged:
             aside = folder.with_name(_DAMAGED + folder.name)
             shutil.rmtree(aside, ignore_errors=True)

@@ -112,7 +112,7 @@ class RowFile:
 
 
 def whole_lines(path: Path) -> list[str]:
-    """Return the file's lines before the first torn one (no newline, or another number of cells). Raises OSError."""
+    """Return the file's lines before the first torn line (no newline, or another number of cells). Raises OSError."""
     with path.open("rb") as file:
         header = file.readline()
         rows = file.read()

@@ -164,7 +164,7 @@ class OutputFolder:
 
 
 def make_folder(path: Path) -> None:
-    """Make the folder and those above it. Raises CheckpointError, or StorageError if a retry may help."""
+    """Make the folder and its missing parents. Raises CheckpointError, or StorageError if a retry may help."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

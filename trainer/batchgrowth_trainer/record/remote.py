@@ -306,7 +306,7 @@ class RemoteCheckpoints:
         return saved
 
     def save(self, snapshot: Snapshot, story: Mapping[str, Any]) -> int:
-        """Write a checkpoint, delete those beyond `keep`, and return the bytes of its state.
+        """Write a checkpoint, delete the oldest beyond `keep`, and return the number of bytes of its state.
 
         Raises StorageError if a retry may succeed, otherwise CheckpointError.
         """

@@ -112,7 +112,7 @@ class Compiled:
 
 
 def _lacking(device: torch.device) -> str:
-    """Return the name of what is missing to compile for the device; empty if nothing is missing."""
+    """Return the name of the tool that is missing to compile for the device; empty if none is."""
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.exc import InvalidCxxCompiler
     from torch.utils._triton import has_triton

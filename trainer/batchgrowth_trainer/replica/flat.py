@@ -256,7 +256,7 @@ SHARD_SQUARES = Quantity("shard squares", _write_square)
 
 
 def largest_shard(step: Step) -> int:
-    """Return the number of examples of the update's largest shard; the others have at most one less."""
+    """Return the number of examples of the update's largest shard; any other shard has at most one less."""
     return -(-step.examples // step.shards)
 
 
@@ -284,7 +284,7 @@ class Tail:
         return list(row[-self.length :][: len(self.quantities)].unbind())
 
     def write_timing(self, row: Tensor, timing: Timing) -> None:
-        """Write this member's timing, since one is enough; do nothing if the growth does not look at a clock."""
+        """Write this member's timing; the total needs one member's only. Do nothing if the growth looks at no clock."""
         if self._timing:
             row[-3] = timing.seconds
             row[-2] = timing.load

@@ -82,7 +82,7 @@ class GrowthState:
         return None
 
     def _take_in(self) -> BatchDecision | None:
-        """Take the waiting updates into account, and return the outcome of the last; no look is due at the others."""
+        """Take the waiting updates into account, and return the outcome of the last; earlier ones have no look due."""
         waiting = self._waiting
         self._waiting = []
         decision = None

@@ -60,8 +60,8 @@ class Judgement:
         return plan if self._end is None else plan.until(self._end)
 
     def known(self, epoch: int) -> int:
-        """Return the last epoch up to `epoch` whose evaluation has been taken into account; `epoch` itself if the job
-        asks for none.
+        """Return the last epoch, up to `epoch`, whose evaluation was judged; `epoch` itself if the job judges no
+        evaluation.
         """
         return min([epoch, *(judged.evaluated for judged in self._judged.values())])
 
@@ -72,7 +72,7 @@ class Judgement:
 
     @property
     def end(self) -> BestEvaluation | None:
-        """Return what ended the training early; None if nothing has."""
+        """Return the reason why the training ended early; None if it did not."""
         return None if self._end is None else self._judged[STOP]
 
     def tensors(self) -> dict[str, Tensor]:
@@ -80,7 +80,7 @@ class Judgement:
         return self._records | self._best
 
     def synchronize(self) -> None:
-        """Read the vectors after a write; forget a best value by another metric or mode."""
+        """Read the vectors after something wrote them; drop a best value that is for another metric or mode."""
         for name, watched in self._watched.items():
             self._judged[name] = judged_in(self._records, name, watched) or BestEvaluation()
         self._write()

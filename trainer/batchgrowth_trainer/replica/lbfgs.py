@@ -130,7 +130,8 @@ class LBFGSOptimizer:
 
 
 class Coordinator:
-    """The memory of L-BFGS besides vectors: the number of pairs taken, and the inner products of their s and y.
+    """The memory of L-BFGS besides vectors: the number of pairs so far, and the inner products of their steps s and
+    gradient changes y.
 
     Pair number n is at place n modulo `history`, in the names of vectors and in the tables.
     """

@@ -60,7 +60,7 @@ class Loaders:
         self._reading = Lock()  # a data set may keep a file open, and reading seeds the generators of the process
 
     def read(self, request: Request, following: Following) -> Batch:
-        """Return the inputs and targets of a request; those of `following` are read ahead.
+        """Return the inputs and targets of a request; loaders read the `following` requests ahead.
 
         Raises DataError, WorkloadError, and a ReadFault if a process that reads has died.
         """
@@ -94,14 +94,14 @@ class Loaders:
 
 
 class _Lane:
-    """Requests for one data set: those under way, in order, and those to come."""
+    """The requests for one data set: the ones under way, in order, and the ones to come."""
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[Request, _Answer]] = deque()
         self.coming: Iterator[Request] = iter(())
 
     def has(self, request: Request) -> bool:
-        """Return whether the request is the next of those under way.
+        """Return whether the request is the next one under way.
 
         Compares the indices too: a growth of the batch keeps the seed of a shard, but not its examples.
         """
@@ -111,7 +111,7 @@ class _Lane:
         return following.seed == request.seed and torch.equal(following.indices, request.indices)
 
     def restart(self, coming: Iterator[Request]) -> None:
-        """Drop what is under way; the loaders still answer it, and `receive_until` discards these answers."""
+        """Drop the requests under way. The loaders still answer them, and `receive_until` discards these answers."""
         self.waiting.clear()
         self.coming = coming
 

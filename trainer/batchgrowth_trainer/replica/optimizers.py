@@ -299,7 +299,7 @@ _ALL = slice(None)
 
 
 class Average:
-    """The average of `vector`, shape (length,), so far; begins as the vector itself."""
+    """The running average of `vector`, shape (length,); it begins as a copy of the vector."""
 
     def __init__(self, averaging: Averaging, vector: Tensor) -> None:
         self._decay = float(averaging.decay)
@@ -308,7 +308,7 @@ class Average:
 
     @torch.no_grad()
     def follow(self, updates_done: int, place: slice = _ALL) -> None:
-        """Take the vector after an update into account, at `place`; `updates_done` counts those before."""
+        """Take the vector at `place` into account after an update; `updates_done` counts the earlier updates."""
         decay = min(self._decay, (1 + updates_done) / (10 + updates_done))
         self.vector[place].lerp_(self._vector[place], 1 - decay)
 

@@ -275,7 +275,7 @@ class Replica:
         return gradient, rest
 
     def take_step(self, step: Step, gradient: Tensor, rest: Tensor, examples: int, part: Part | None = None) -> Taken:
-        """Move weights and buffers by a gradient that is summed over `examples` of the update's examples.
+        """Move weights and buffers by a gradient that is the sum over `examples` examples of the update.
 
         `rest` is what follows the gradient in the total; both are overwritten. With a `part` the gradient is that of
         its parameters. The position stays: `advance` follows, or `moved_to` after several steps.
@@ -343,7 +343,7 @@ class Replica:
         return vectors
 
     def model_tensors(self) -> dict[str, Tensor]:
-        """Return the vectors on which the gradient depends: those of `tensors()` that belong to the model."""
+        """Return the vectors on which the gradient depends, which are the model's vectors in `tensors()`."""
         vectors = {"parameters": self.parameters.vector.data}
         for dtype, vector in self.buffers.vectors.items():
             vectors[f"buffers.{str(dtype).removeprefix('torch.')}"] = vector

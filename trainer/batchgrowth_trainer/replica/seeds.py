@@ -66,7 +66,7 @@ def shard_seed(seed: int, update: int, shard: int) -> int:
 
 
 def reading_seed(seed: int, update: int, shard: int) -> int:
-    """Return the seed for reading the examples of one shard, which another process may do."""
+    """Return the seed for reading the examples of one shard; another process may read them."""
     return draw_seed(seed, "reading", update, shard)
 
 

@@ -110,7 +110,9 @@ class TorchOptimizer:
         return made
 
     def _tried(self) -> Iterator[_Kept]:
-        """Find what the optimizer keeps by steps on copies of the parameters, make vectors for it, and return it."""
+        """Make the optimizer; find the values that it keeps by steps on copies of the parameters, and make vectors for
+        them.
+        """
         leaves = [nn.Parameter(leaf.detach().clone()) for leaf in self._leaves]
         trial = self._made(leaves)
         before: list[Store] = [{}] * len(leaves) + [deepcopy(_settings_of(group)) for group in trial.param_groups]

@@ -98,8 +98,9 @@ def _buffers(replica: Replica) -> dict[str, Tensor]:
 
 
 def _check_buffers(replica: Replica, before: Set[str]) -> None:
-    """Refuse a buffer that a call has created: it has no place in the flat vectors, so its changes are not averaged,
-    and each process would keep its own.
+    """Refuse a buffer that a call of the model has created.
+
+    The flat vectors have no place for it, so its changes would not be averaged, and processes would diverge.
     """
     for name, buffer in _buffers(replica).items():
         if name not in before:
@@ -131,7 +132,7 @@ def _check_reading(replica: Replica) -> None:
 
 
 def _is_same(first: Any, second: Any) -> bool:
-    """Return whether two batches are the same bit for bit, as far as they consist of tensors, numbers and text."""
+    """Return whether all tensors, numbers and texts of two batches are the same bit for bit."""
     if type(first) is not type(second):
         return False
     if isinstance(first, Tensor):

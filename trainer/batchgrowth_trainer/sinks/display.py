@@ -33,7 +33,7 @@ PACE_HALF_LIFE_SECONDS = 3.0  # of the smoothed pace; short, so that the time le
 
 
 class Shown(Protocol):
-    """A place that shows pictures, each instead of the previous one; for a terminal, it is rich's Live."""
+    """Shows pictures in one place, each replacing the previous picture; on a terminal, this is rich's Live."""
 
     def update(self, renderable: RenderableType, *, refresh: bool) -> None: ...
 

@@ -117,7 +117,9 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The run is over, however it ended; a second such event changes nothing. `error` ended the run, if any did."""
+    """The run is over, however it ended; a second Stopped changes nothing. `error` is the error that ended the run, if
+    any.
+    """
 
     error: BaseException | None = field(default=None, compare=False)
 

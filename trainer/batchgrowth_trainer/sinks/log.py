@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class LogLines:
-    """Logs at info what someone on call wants to know, and at debug evaluations and looks that change no batch."""
+    """Logs events for someone on call at info, and evaluations and looks that change no batch at debug."""
 
     def __init__(self) -> None:
         self._name = ""

@@ -101,7 +101,7 @@ def repeat(report: str, path: Path) -> None:
 
 
 def numbered(count_start: CountStart, stop_requested: Callable[[], bool], patience: float = _PATIENCE_SECONDS) -> int:
-    """Return the number of this start. Without a number it must not train, because another start may be training.
+    """Return the number of this start. A trainer must not train without one, because another start may be training.
 
     Raises ClusterError if the number cannot be had within `patience` seconds, and Interrupted if a stop is requested.
     """
@@ -127,7 +127,9 @@ class _Claims:
         self._start: int | None = None
 
     def make(self) -> int:
-        """Return the number of this start, claimed at the first call. Raises OSError if another claims it first."""
+        """Return the number of this start, and claim it at the first call. Raises OSError if another start claims it
+        first.
+        """
         if self._start is None:
             config_map = self._read()
             number = _next_start(_newest(config_map))
@@ -136,7 +138,7 @@ class _Claims:
         return self._start
 
     def report(self, text: str) -> None:
-        """Report if the claim still holds, in one request; the API server answers 422 if it does not."""
+        """Write the report in one request, which the API server answers by 422 if the claim is lost."""
         held = {"op": "test", "path": f"/data/{START_KEY}", "value": str(self.make())}
         put = {"op": "add", "path": f"/data/{PROGRESS_KEY}", "value": text}
         try:
@@ -148,7 +150,7 @@ class _Claims:
             self._answer("PATCH", [held, put], "json-patch")
 
     def _claim_again(self) -> None:
-        """Restore the claim in a ConfigMap that was lost and made again. Raises Superseded if a later start has it."""
+        """Restore the claim in a ConfigMap that was made again. Raises Superseded if a later start has claimed it."""
         config_map = self._read()
         mine = self.make()
         held = _newest(config_map)
@@ -169,7 +171,7 @@ class _Claims:
 
 
 def _newest(config_map: Mapping[str, Any]) -> int:
-    """Return the number of the newest start that the ConfigMap knows, or -1."""
+    """Return the number of the newest start that the ConfigMap records, or -1."""
     data = config_map["data"]
     annotations = config_map["metadata"].get("annotations") or {}
     numbers = (data.get(START_KEY, ""), annotations.get(LAST_START, ""))

@@ -102,7 +102,10 @@ class Endpoint:
     def __init__(
         self, registry: CollectorRegistry, host: str, port: int, trouble: Callable[[], str] = lambda: ""
     ) -> None:
-        """Listen on the port, or on a free one for 0. `trouble` returns what hangs. Raises PortError if it is taken."""
+        """Listen on the port; 0 is any free port. `trouble` returns a line about whatever hangs.
+
+        Raises PortError if the port is taken.
+        """
         self.registry = registry
         self._server: WSGIServer
         self._thread: Thread

@@ -63,7 +63,7 @@ class Reloader:
 
 
 def contexts_of(node: Any) -> list[ssl.SSLContext]:
-    """Return the TLS contexts of a node: the one with which it connects, and those of its listeners."""
+    """Return the TLS contexts of a node: the context with which it connects, and its listeners' contexts."""
     found = [node.connection_args.get("ssl_context")]
     found += [getattr(listener, "server_args", {}).get("ssl_options") for listener in getattr(node, "listeners", ())]
     return [context for context in found if context is not None]

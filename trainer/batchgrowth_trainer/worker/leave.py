@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 def end_when(over: Callable[[], bool], code: int, why: str = "something still hangs") -> None:
-    """End this process with this exit code once `over` returns True, unless it ends by itself before; logs why."""
+    """End this process with this exit code, and log `why`, once `over` returns True, unless it ends earlier."""
 
     def watch() -> None:
         while not over():

@@ -12,7 +12,9 @@ _DASK = {"distributed", "asyncio"}
 
 
 def set_up_logs(logs: Logs) -> None:
-    """Send this process's log and Dask's to stderr; the default leaves both as Python and Dask configure them."""
+    """Send this process's log and Dask's to stderr; the default settings leave the logs as Python and Dask configure
+    them.
+    """
     if logs == DEFAULT_LOGS:
         return
     configure_logs(logs.level, logs.format)

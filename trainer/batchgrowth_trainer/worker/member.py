@@ -119,7 +119,7 @@ class Control:
         self._requests: deque[Future[Snapshot]] = deque()
 
     def request_stop(self, generation: int) -> None:
-        """Stop the members of this generation, and of earlier ones, after their update."""
+        """Stop the members of this generation and of earlier generations after their update."""
         self._stop_generation = max(self._stop_generation, generation)
 
     def stop_requested(self, generation: int) -> bool:
@@ -127,7 +127,7 @@ class Control:
         return self._stop_generation >= generation
 
     def cancel(self, generation: int) -> None:
-        """End this generation and earlier ones: wait no longer for their members."""
+        """End this generation and earlier generations: wait no longer for their members."""
         self._over_generation = max(self._over_generation, generation)
 
     def is_over(self, generation: int) -> bool:
@@ -218,7 +218,7 @@ class Member:
         return messages.MemberOutcome(replica.position.update, lost, error, is_judged(replica), replica.is_whole)
 
     def close(self) -> None:
-        """Free what the member holds besides its replica: its listener, the thread that watches it, and its loaders."""
+        """Close the member's watchdog, loaders and listener; its replica is only memory."""
         self.watchdog.close()
         self.replica.loaders.close()
         self.listener.close()

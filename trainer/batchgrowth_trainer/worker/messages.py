@@ -144,5 +144,5 @@ def encode(message: Message) -> dict[str, Any]:
 
 
 def decode(plain: Mapping[str, Any]) -> Message:
-    """Return the message that `encode` or the scheduler plugin made. Raise ValueError for anything else."""
+    """Return the message that `encode` or the scheduler plugin made. Raise ValueError for other data."""
     return _PLAIN.validate_python(plain)

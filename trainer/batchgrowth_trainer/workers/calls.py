@@ -115,7 +115,7 @@ class Calls:
         return running
 
     def close(self) -> None:
-        """Cancel what is still under way."""
+        """Cancel the coroutines that are still under way."""
         for running in list(self._under_way):
             running.cancel()
 
@@ -127,7 +127,8 @@ class Calls:
     def ask(
         self, function: Callable[..., Any], *arguments: Any, workers: list[str], seconds: float = CALL_SECONDS
     ) -> dict[str, Any]:
-        """Call a coroutine function on the event loops of these workers: {address: answer}, without those that failed.
+        """Call a coroutine function on the event loops of these workers, and return {address: answer}, without failed
+        calls.
 
         Raises the BatchGrowthError that a worker raised, also if it cannot answer, and SchedulerLost if the scheduler
         does not answer.

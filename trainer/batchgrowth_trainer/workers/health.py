@@ -1,4 +1,4 @@
-"""Which registered workers do not answer, and their restarts; membership.py notices lost ones.
+"""Finds registered workers that do not answer, and restarts them; membership.py notices lost workers.
 
 The driver asks all workers at once, and gives time to workers that may only be slow. Under load every answer is late,
 so the deadline depends on the other workers: a few measured round trips if most have answered, a minute if most have
@@ -46,7 +46,7 @@ class Heartbeat:
         self._longest = 0.0  # round trip, in seconds
 
     def ask(self, addresses: Collection[str]) -> None:
-        """Begin a round: ask those of these workers that are registered and not being asked already."""
+        """Begin a round: ask each of these workers that is registered and has no unanswered question."""
         self._asked = self._calls.registered.intersection(addresses)
         for address in set(self._waiting) - self._asked:
             self._waiting.pop(address, None)
@@ -83,7 +83,7 @@ class Heartbeat:
 
 
 class WorkerRestarts:
-    """Restarts workers; `is_back` returns whether one is ready again, or about to exit by itself."""
+    """Restarts workers; `is_back` returns whether a worker is ready again, or about to exit by itself."""
 
     def __init__(self, client: Client, is_back: Callable[[str], bool]) -> None:
         self._client = client

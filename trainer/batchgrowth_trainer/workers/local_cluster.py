@@ -60,7 +60,7 @@ class LocalScaler:
         self._idle_since: dict[object, float] = {}  # workers without a process
 
     def scale(self, count: int, keep: Collection[str]) -> None:
-        """Request `count` workers, and close spare ones: Dask's own choice might close one that trains."""
+        """Request `count` workers, and close spare workers; Dask's own choice could close a worker that trains."""
         names = list(self._cluster.worker_spec)
         spare = [name for name in reversed(names) if str(name) not in keep]
         self._target = count

@@ -69,12 +69,12 @@ class WorkerPool:
         self.trouble = ""  # why the last worker could not be prepared, unless the workload is at fault
 
     def open(self) -> None:
-        """Begin to watch the workers, and prepare all registered ones. Raises SchedulerLost, Superseded."""
+        """Begin to watch the workers, and prepare all that are registered. Raises SchedulerLost, Superseded."""
         self._takeover.open()
         self._membership.open(self._topic, self._on_event)
 
     def close(self) -> None:
-        """Stop watching, and free what the members hold."""
+        """Stop watching, and let the workers drop their members."""
         try:
             self.check_connected()
             for preparing in self._preparing.values():
@@ -225,8 +225,10 @@ class WorkerPool:
         return self.calls.registered
 
     def in_order(self, updates: Mapping[str, int]) -> list[str]:
-        """Return the ready workers: the most advanced by `updates` first, those with the job's arithmetic before
-        others, then by number, else by arrival.
+        """Return the ready workers, the most advanced by `updates` first.
+
+        Of equally advanced workers, the ones with the job's arithmetic come first, then the order is by number, else by
+        arrival.
         """
         best = max(updates.values(), default=0)
 
@@ -239,7 +241,7 @@ class WorkerPool:
         return sorted(self.ready, key=place)
 
     def ask_whether_alive(self, addresses: Collection[str]) -> None:
-        """Ask these workers and the ready ones for a sign of life, without waiting for their answers; see `hung`."""
+        """Ask these workers and the ready workers for a sign of life, without waiting for their answers; see `hung`."""
         self._heartbeat.ask({*addresses, *self.ready})
 
     def hung(self) -> set[str]:
@@ -309,7 +311,7 @@ class Admission:
         self._suspects.accuse(worker, fault, alone=alone, last=not (was_ready or self.ready))
 
     def admit_held(self, update: int) -> None:
-        """Admit held-back workers if that update is past their fault, or if there are no others.
+        """Admit a held-back worker if that update is past its fault, or if no other worker is ready.
 
         Before the first update, a refused worker replaces the first worker if that is gone.
         """
@@ -337,7 +339,7 @@ class Suspects:
         self._faults: Counter[str] = Counter()
 
     def accuse(self, worker: str, fault: WorkerFault, *, alone: bool, last: bool = False) -> None:
-        """Note the fault. Raises it if another worker had it before, or if this worker had it and is the only one.
+        """Note the fault. Raises it if another worker had the same fault, or if this worker had it and is alone.
 
         If no worker is left that could compute, as `last` says, a worker has MOST_FAULTS tries.
         """
@@ -349,11 +351,11 @@ class Suspects:
         self._faults[worker] += 1
 
     def forget_before(self, update: int) -> None:
-        """Forget faults at earlier updates, which others have computed."""
+        """Forget faults at earlier updates, since other workers have computed these updates."""
         if update > self._update:
             self._update = update
             self._seen.clear()
 
     def is_suspect(self, worker: str) -> bool:
-        """Return whether others, if any, should compute the current update instead, or every update."""
+        """Return whether other workers, if any, should compute the current update, or every update, instead."""
         return self._faults[worker] >= MOST_FAULTS or any(worker in workers for workers in self._seen.values())

@@ -1,4 +1,4 @@
-"""The fence that keeps two trainers of one job from both driving it, and how a start takes over at the Dask scheduler.
+"""The fence that keeps two trainers from driving one job, and how a start takes over at the Dask scheduler.
 
 The starts of a job's trainer are numbered. A trainer that was given up may still work when its successor starts, so a
 later start takes over in three places where both can meet: in the ConfigMap of the reports (sinks/progress.py), at the

@@ -57,7 +57,7 @@ class Point:
 
 
 class Tracker(Protocol):
-    """A library that records runs; any of its errors may be raised, and the call is then made again later.
+    """A library that records runs. Its methods may raise any error; the call is then repeated later.
 
     All methods are called in one thread, which is not that of the training.
     """
@@ -151,7 +151,7 @@ _FOLDER = "trackers"
 
 @dataclass(frozen=True, slots=True)
 class _Recorded:
-    """The tracker's identifier of the run, and the last update and the last evaluation that it has."""
+    """The tracker's identifier of the run, and the last update and the last evaluation that the tracker has."""
 
     run: str = ""
     update: int = 0
@@ -159,7 +159,7 @@ class _Recorded:
 
 
 class Tracking:
-    """Records the run with one tracker, and says once that it cannot."""
+    """Records the run with one tracker; if that fails, it tells the user once."""
 
     def __init__(
         self,
