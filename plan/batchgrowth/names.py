@@ -1,4 +1,4 @@
-"""From a job's name to the names, labels and keys of its children; each is defined once."""
+"""The names, labels and keys of a job's children, which follow from the job's name; each is defined once."""
 
 MANAGER = "batchgrowth"
 FIELD_MANAGER = "batchgrowth-operator"
@@ -76,7 +76,7 @@ def tls(job: str) -> str:
 
 
 def code(job: str, digest: str) -> str:
-    """Name the ConfigMap that `batchgrowth submit` makes of code with that digest."""
+    """Name the ConfigMap that `batchgrowth submit` makes for code with that digest."""
     return f"{job}-code-{digest}"
 
 

@@ -120,7 +120,7 @@ class Run:
 
     @property
     def job(self) -> BatchGrowthJob:
-        """Return the job, with every default. Raise SpecError if it is damaged."""
+        """Return the job, with every default. Raise SpecError if job.yaml is damaged."""
         with reported_in_python():
             return recorded_job(self.folder)
 
@@ -132,7 +132,8 @@ class Run:
 
     @property
     def history(self) -> "DataFrame":
-        """Return one row per update, by its number: epoch, batch_size, learning_rate, loss, workers, times in seconds.
+        """Return one row per update, indexed by its number: epoch, batch_size, learning_rate, loss, workers, times in
+        seconds.
 
         Raises DataError before the first update, ImportError without pandas.
         """
@@ -142,7 +143,7 @@ class Run:
 
     @property
     def evaluations(self) -> "DataFrame":
-        """Return one row per evaluation, by the number of updates before it: epoch, seconds, loss, and each metric.
+        """Return one row per evaluation, indexed by the updates before it: epoch, seconds, loss, and each metric.
 
         Raises DataError before the first update, ImportError without pandas.
         """

@@ -69,7 +69,7 @@ def trained_replica(folder: Path, *, best: bool = False) -> Replica:
 
 
 def receive_from(folder: Path, spec: JobSpec) -> None:
-    """If the workload of the run in `folder` is a function without a module, let this process find it."""
+    """Let this process find the workload of the run in `folder` if that is a function without a module."""
     if function := function_in(folder, spec.workload.entrypoint):
         receive(function)
 

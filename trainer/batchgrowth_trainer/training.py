@@ -299,7 +299,7 @@ def _history(folder: OutputFolder, saved: Saved | None, note: Callable[[str], No
 
 @contextmanager
 def _joined_cluster(run: RunState, options: Options, function: bytes, watch: LoopWatch) -> Iterator[JoinedCluster]:
-    """Yield the worker pool of a new local cluster, or of the one at `options.scheduler`, once it is there."""
+    """Yield the worker pool of a new local cluster, or of the cluster at `options.scheduler` once that answers."""
     with ExitStack() as stack:
         scaler: Scaler | None = None
         if options.scheduler is None:

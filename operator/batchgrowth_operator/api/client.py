@@ -125,7 +125,8 @@ class ServerClock:
         return datetime.fromtimestamp(self._offset + time.monotonic(), UTC)
 
     def correct(self, date: str | None, requested: float) -> None:
-        """Correct the clock by the `Date` of a response; its request was sent at that time of the monotonic clock.
+        """Correct the clock by the `Date` of a response to a request that was sent at `requested` on the monotonic
+        clock.
 
         The server read its clock between then and now, and cut off the fraction of the second. A response without a
         date, or with one that cannot be read, changes nothing.

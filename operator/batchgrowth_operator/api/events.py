@@ -241,7 +241,7 @@ class EventPoster:
         return not (self._warnings or self._others) or time.monotonic() >= self._ends or self.seconds_left() <= 0
 
     def _take(self) -> tuple[Key, Occurrence] | None:
-        """Return the next event, of each job and reason in turn; None if nothing waits."""
+        """Return the next event, taking jobs and reasons in turn; None if nothing waits."""
         with self._lock:
             lane = self._warnings or self._others
             if not lane:

@@ -193,7 +193,7 @@ def own_parts(spec: JobSpec) -> dict[str, Any]:
 
 
 def with_own_parts(parts: Mapping[str, Any], pod: dict[str, Any]) -> dict[str, Any]:
-    """Return the pod with the spec's own parts merged over it and over its one container."""
+    """Return the pod after merging the spec's parts into it and into its only container."""
     if not parts:
         return pod
     [container] = pod["containers"]

@@ -62,7 +62,7 @@ class Watches:
 
 
 def new_watches() -> Watches:
-    """Register and return the watches of the run of kopf that this task is about to start."""
+    """Register and return the watches for kopf, which this task is about to run."""
     watches = Watches()
     _watches.set(watches)
     return watches

@@ -67,7 +67,9 @@ class Passes:
     """The queues of all jobs. A job has one pass at a time, and events during a pass cause one more."""
 
     def __init__(self, make_pass: Pass, *, waits: bool = False) -> None:
-        """With `waits`, no pass runs before `begin`, and jobs that are woken before are not remembered."""
+        """With `waits`, no pass runs before `begin`, which starts one for every job; earlier calls of `wake` have no
+        effect.
+        """
         self._make_pass = make_pass
         self._has_begun = not waits
         self._queues: dict[Key, JobQueue] = {}

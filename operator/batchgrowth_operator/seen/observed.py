@@ -1,4 +1,4 @@
-"""The observed state of one job: the job and its stored status, its children and pods, and the time."""
+"""The observed state of one job: its manifest and stored status, its children and pods, and the time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

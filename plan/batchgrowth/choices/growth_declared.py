@@ -207,7 +207,7 @@ class Milestone(Model):
 
 
 def each_pair(holds: str) -> str:
-    """Return CEL that checks `holds` for each of up to 1,000 steps, {a}, and its successor, {b}.
+    """Return CEL that checks `holds` for each pair of successive steps, {a} and {b}, of up to 1,000 steps.
 
     CEL has no loop over indices, and a comparison of each step with all others would exceed an API server's limit on
     the cost of a rule from some 300 steps on. So the three digits of the index run through a list of ten.

@@ -58,7 +58,7 @@ ADAPTIVE = ["Adagrad", "Adam", "AdamW", "LAMB", "LARS", "LBFGS", "RMSprop"]
 
 
 class AdaScaleBlock(Windows):
-    """When the gain is measured again: Johnson et al., 2020."""
+    """How often the gain is measured again. AdaScale is by Johnson et al., 2020."""
 
 
 def gain(signals: Signals, initial: int, used: int) -> float:

@@ -240,7 +240,7 @@ class InverseSquareRootSchedule:
     offset_epochs: int
 
     def factor(self, epoch: int) -> Fraction:
-        """Return the factor: 1 at first; exact if the root is rational, else to 50 digits."""
+        """Return the factor, which begins at 1: exact if the root is rational, else to 50 digits."""
         return square_root(Fraction(self.offset_epochs, self.offset_epochs + epoch))
 
 

@@ -203,7 +203,8 @@ STRICTEST = PodLimits()
 
 
 def written_pods(spec: JobSpec) -> dict[str, Any]:
-    """Return the parts of the workers' pod template that the limits cover: the user's over the operator's own.
+    """Return the parts of the workers' pod template that the limits cover: the operator's own with the user's merged
+    over them.
 
     The trainer's pod contains nothing from the user but the volumes, which are part of the template.
     """

@@ -88,7 +88,7 @@ class Copy:
 
 
 class Gathering:
-    """One attempt at one update: which workers compute which part of it, and how that ended.
+    """One attempt at one update: which worker computes which part, and how each computation ended.
 
     A part is the run of shards of one rank; part r has `sizes[r]` shards. Two workers may compute it: the worker with
     that rank, and an idle worker as its backup. Both compute the same nodes of the tree with the same seeds, so both
@@ -167,7 +167,7 @@ class Gathering:
         return [*free, *(worker for worker in ready if worker not in self.asked)]
 
     def overdue(self) -> list[int]:
-        """Return the ranks of the parts that an idle worker should repeat, in the order in which they began."""
+        """Return the ranks of the parts that an idle worker should repeat, the longest-running part first."""
         pace = self.pace
         if pace is None:
             return []
@@ -246,7 +246,9 @@ class Stragglers:
         return self._rests.get(worker, 0) > self._updates
 
     def after(self, late: Iterable[Copy], in_time: Iterable[str]) -> None:
-        """Note which copies were unfinished when an update was complete, and which workers had finished their part."""
+        """Note the copies that were unfinished when an update was complete, and the workers that had finished their
+        part.
+        """
         self._updates += 1
         for worker in in_time:
             self._in_a_row.pop(worker, None)
@@ -282,7 +284,7 @@ class Stragglers:
             self._pool.leave_out(event.address, fault)
 
     def watch(self) -> None:
-        """Restart late workers that do not answer, or do not end, without waiting for them."""
+        """Restart late workers that do not answer or do not end; do not wait for the restarts."""
         if not self._late:
             return
         now = self._clock()

@@ -184,7 +184,7 @@ class GenerationsDriver:
             future.add_done_callback(pool.on_outcome(address, generation.number))
 
     def _stop_if_due(self, generation: Generation) -> None:
-        """Request a stop after the current update, and repeat the request after a while in case it was lost."""
+        """Request a stop after the current update; repeat the request after a while, because it may have been lost."""
         if generation.outcomes or time.monotonic() - generation.stop_asked_at < _STOP_RETRY_SECONDS:
             return
         reason = "a stop is requested"
@@ -316,7 +316,7 @@ class GenerationsDriver:
         self._run.publish(report.figures)
 
     def _record_resize(self, generation: Generation, update: int) -> None:
-        """Record the resize, if it is one, with its longest pause once every member has begun."""
+        """Once every member has begun, record the resize, if there was one, with the longest pause."""
         size = len(generation.members)
         if len(generation.pauses) < size:
             return
@@ -396,7 +396,7 @@ class States:
         return not self.updates or self._best() not in self._unjudged
 
     def trained(self) -> Trained | None:
-        """Return the newest state: None if the member that held it is gone, empty if nothing was trained."""
+        """Return the newest state, empty if nothing was trained; None if the member that held it is gone."""
         if not self.updates:
             return Trained(None, {})
         best = self._best()
@@ -406,14 +406,14 @@ class States:
         return None
 
     def take_reports(self, address: str) -> bool:
-        """Fetch the missing reports of that member; False if it is gone."""
+        """Fetch the missing reports of that member; return False if the member is gone."""
         reports = self._ask(service.take_reports, address)
         for report in reports or ():
             self._on_report(report)
         return reports is not None
 
     def save(self, address: str) -> bool:
-        """Save that member's state in a checkpoint, after the reports that led to it; False if it is gone."""
+        """Save that member's state in a checkpoint, after recording its reports; return False if the member is gone."""
         self.expect_none()  # what comes now is newer
         kept = self._ask(service.take_snapshot, address)
         if kept is None:
@@ -442,7 +442,7 @@ class States:
         self._coming = None
 
     def release(self, going: Set[str]) -> None:
-        """Stop relying on these workers; if only they hold the newest state, save it first."""
+        """Stop relying on these workers, after saving the newest state if only they hold it."""
         best = max(self.updates.values(), default=0)
         holders = {address for address, update in self.updates.items() if update == best}
         if going >= holders:

@@ -33,7 +33,7 @@ _LOOK_SECONDS = 0.1  # between two looks whether a stop is requested
 
 
 class Hogwild:
-    """The threads' replicas, which share the weights of `replica`, and its optimizer's state."""
+    """The threads' replicas, which share the weights and the optimizer's state of `replica`."""
 
     def __init__(self, replica: Replica, pool: ThreadPoolExecutor, threads: int) -> None:
         """Raise WorkloadError if the model cannot be copied."""

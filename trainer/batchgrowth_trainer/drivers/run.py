@@ -62,7 +62,7 @@ class RunTotals:
 
 
 class RunState:
-    """The state of one run of the job `name`: the drivers decide which workers compute, and record here what happens.
+    """The state of one run of the job `name`: drivers decide which workers compute, and record here what happens.
 
     `desired_workers` gives the number of workers at a position of a plan, `sinks` receive the run's events.
     """
@@ -118,7 +118,7 @@ class RunState:
 
     @property
     def where(self) -> str:
-        """Return the job and the update, with which a line of the log begins."""
+        """Return the job and the update as the beginning of a log line."""
         return f"{self.name}, update {self.update:,}"
 
     @property
@@ -132,7 +132,7 @@ class RunState:
         return self.plan.position_at(self.update)
 
     def desired_workers(self, position: Position, plan: Plan | None = None) -> int:
-        """Return the number of workers for that position of a plan, by default of the plan as decided so far."""
+        """Return the number of workers at that position of `plan`, by default the plan as decided so far."""
         return self._desired_workers(plan or self.plan, position)
 
     def publish(self, event: events.Event) -> None:
@@ -189,7 +189,8 @@ class RunState:
     def record_evaluation(
         self, position: Position, values: Mapping[str, float], at: float, end: BestEvaluation | None = None
     ) -> None:
-        """Record an evaluation at wall-clock time `at`, empty without a test set; a repeated one is ignored.
+        """Record an evaluation at wall-clock time `at`, unless it is a repetition; without a test set, `values` is
+        empty.
 
         `end` says what ends the training early with it, if anything does. Raises CheckpointError.
         """
@@ -252,14 +253,14 @@ class RunState:
             self.publish(events.Waiting(cause))
 
     def checkpoint_due(self) -> bool:
-        """Return whether checkpoint.everySeconds, or RETRY_SECONDS after a failure, have passed since the last one."""
+        """Return whether a checkpoint is due: checkpoint.everySeconds have passed, or RETRY_SECONDS after a failure."""
         pause: float = self.spec.checkpoint.every_seconds
         if self._failed_saves:
             pause = min(pause, RETRY_SECONDS)
         return time.monotonic() - self._save_tried_at >= pause
 
     def save(self, snapshot: Snapshot) -> None:
-        """Write a checkpoint. A failure is published, and training goes on: the next one may succeed.
+        """Write a checkpoint. If it fails, publish that and go on, because the next checkpoint may succeed.
 
         Raises CheckpointError, or StorageError if the cause may pass, after FAILING_SECONDS of failures alone.
         """
@@ -288,7 +289,7 @@ class RunState:
         self.publish(events.CheckpointSaved(self.saved_update, time.monotonic() - began, size))
 
     def save_last(self, snapshot: Snapshot) -> None:
-        """Write a checkpoint, and try again for LAST_SECONDS. Raises CheckpointError if it is not written."""
+        """Write a checkpoint, retrying for LAST_SECONDS. Raises CheckpointError if every attempt fails."""
 
         def write() -> None:
             self.save(snapshot)
@@ -311,7 +312,7 @@ class RunState:
         return saved
 
     def totals_json(self) -> dict[str, Any]:
-        """Return the totals, the seconds and the arithmetic as checkpoints store them."""
+        """Return the totals, the seconds of training and the arithmetic in the form that checkpoints store."""
         return {"seconds": self.seconds, **self.totals.to_json(), "arithmetic": self.arithmetics.to_json()}
 
     @property

@@ -1,4 +1,4 @@
-"""How many workers a run should have, now and soon, and which of them form the next generation.
+"""How many workers a run needs now and soon, and which workers form the next generation.
 
 Workers are requested ahead of the milestone that needs them, by the measured time that a worker takes to become ready;
 training goes on with those that are ready.
@@ -84,7 +84,7 @@ class Scaling:
         return run.plan.updates
 
     def reason_to_regroup(self, members: Sequence[str]) -> str:
-        """Return why the group should end, as a line; empty if it should go on."""
+        """Return a line about why the group should end; empty if the group should go on."""
         desired = self.desired_workers()
         if desired < len(members):
             return f"only {desired} workers are wanted"

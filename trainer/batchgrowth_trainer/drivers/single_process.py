@@ -53,7 +53,7 @@ def train_here(run: RunState, advancing: Callable[[Replica], AbstractContextMana
 
 @contextmanager
 def _update_after_update(replica: Replica) -> Iterator[Advance]:
-    """Return a function that makes one update: it sums all shards and commits the total."""
+    """Return a function that makes one update by adding all shards and committing the total."""
     stopwatch = Stopwatch()
     compression = compression_in(replica)
 
@@ -92,7 +92,7 @@ def evaluate_if_due(run: RunState, replica: Replica) -> bool:
 
 
 def only_one(rows: Sequence[Tensor], shards: int, like: Tensor) -> Tensor:
-    """Return the total of a member without peers, which is its only row; the signature is evaluation.Reduce's."""
+    """Return the total of a member without peers, which is its only row; an evaluation.Reduce."""
     assert shards
     assert rows[0].shape == like.shape
     return rows[0]

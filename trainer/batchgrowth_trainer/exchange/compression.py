@@ -22,7 +22,7 @@ _MEASURE_SECONDS = 1.0  # between two nodes whose rounding is measured, which ta
 
 
 class Compression:
-    """Rounds the gradient in each node of the tree; it is the replica's `round_node`.
+    """Rounds the gradient in each node of the tree; the replica calls it as `round_node`.
 
     `error` is the norm of the rounding error at the last measured node, divided by the norm of its gradient; None
     before the first.
@@ -70,7 +70,7 @@ class Coding(Protocol):
     block: int
 
     def quantize(self, vector: Tensor) -> None:
-        """Replace the numbers, float32 of shape (n,), by the nearest ones that `pack` can represent."""
+        """Round the numbers, float32 of shape (n,), in place to the nearest numbers that `pack` can represent."""
 
     def pack(self, vector: Tensor) -> Tensor:
         """Return quantized numbers as bytes, of shape (size(n),)."""

@@ -47,12 +47,12 @@ class Grid:
         return next(row for row in self.rows if rank in row)
 
     def column(self, rank: int) -> tuple[int, ...]:
-        """Return the ranks of this member's column, in order; empty if it is in none."""
+        """Return the ranks of this member's column, in order; empty if the member is in no column."""
         place = rank - self.row(rank).start
         return tuple(row[place] for row in self.rows) if place < self.width else ()
 
     def peers(self, rank: int) -> tuple[int, ...]:
-        """Return the members with which this one is connected, in order."""
+        """Return the members with which this member is connected, in order."""
         return tuple(sorted({*self.row(rank), *self.column(rank)} - {rank}))
 
     def routes(self, holds: Sequence[bool]) -> list[dict[int, list[int]]]:
@@ -75,7 +75,7 @@ class Grid:
 
 
 def rows_for(size: int) -> int:
-    """Return the number of rows of a group of this size: one, a mesh, or about its square root."""
+    """Return the number of rows for a group of this size: one, which is a mesh, or about its square root."""
     return 1 if size <= LARGEST_MESH else math.isqrt(size - 1) + 1
 
 
@@ -167,7 +167,7 @@ class Listener:
         self.address: Address = self._server.getsockname()[:2]
 
     def fileno(self) -> int:
-        """Return the descriptor, which is readable when a process has connected.
+        """Return the socket's descriptor, which becomes readable when a process connects.
 
         Raises ConnectionError if it is closed.
         """
@@ -291,7 +291,7 @@ class _Forming:
         return connection
 
     def _keep(self, peer: int, connection: socket.socket) -> None:
-        """Keep the connection, unless its rank has one already or forming is over."""
+        """Keep the connection, unless its rank is connected already or forming is over."""
         with self._lock:
             if self._is_done or peer in self._peers:
                 connection.close()
@@ -305,7 +305,7 @@ class _Forming:
 
 
 def _rank_of(connection: socket.socket, token: bytes) -> int | None:
-    """Return the rank that the connection sends; None unless it sends the token first."""
+    """Return the rank that the other end of the connection sends; None unless it sends the token first."""
     greeting = b""
     while len(greeting) < TOKEN_BYTES + _RANK_BYTES:
         more = connection.recv(TOKEN_BYTES + _RANK_BYTES - len(greeting))

@@ -92,7 +92,7 @@ class Delayed:
         return done
 
     def _coming(self, ahead: int) -> Iterator[Step]:
-        """Yield the updates of the plan after the next `ahead`, whose gradients are computed already."""
+        """Yield the plan's updates after the next `ahead` updates, whose gradients are computed already."""
         plan = self._replica.plan
         position = self._replica.position
         while not plan.is_done(position):

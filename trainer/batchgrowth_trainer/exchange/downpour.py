@@ -42,7 +42,7 @@ class _Begun:
 
 
 class BoundedStaleness:
-    """Which update of a round an idle worker may begin, so that no gradient is staler than `maximum`.
+    """Decides which update of a round an idle worker may begin, so that no gradient is staler than `maximum`.
 
     The staleness of a gradient is the number of updates made between the fetch of its weights and its push. Each of
     these updates was under way at the fetch or has begun since, and both are counted before an update begins. So an
@@ -83,7 +83,7 @@ class BoundedStaleness:
         return self._next - 1
 
     def end(self, rank: int) -> int:
-        """Return the index of the update whose gradient this rank has pushed, and which is made now."""
+        """Note that this rank has pushed the gradient of its update, which is made now; return the update's index."""
         begun = self._under_way.pop(rank)
         self.staleness.append(len(self.staleness) - begun.made)
         return begun.index
@@ -91,7 +91,7 @@ class BoundedStaleness:
 
 @runtime_checkable
 class Served(Group, Protocol):
-    """A group whose rank 0 can wait for the first of several peers."""
+    """A group whose rank 0 can wait until any of several peers has sent something."""
 
     def arrived(self, peers: set[int], seconds: float) -> list[int]:
         """Return the peers that have sent bytes; after `seconds` or a `wake`, perhaps none. Raises PeerLost."""
@@ -116,7 +116,7 @@ class Downpour:
         self._compute_seconds = 0.0
 
     def round(self, stop_requested: Callable[[], bool]) -> Round:
-        """Make sixteen updates per member, or as many as the epoch has left; one each if a stop is requested."""
+        """Make sixteen updates per member, or as many as the epoch has; one per member if a stop is requested."""
         replica = self._replica
         began = time.perf_counter()
         self._compute_seconds = 0.0

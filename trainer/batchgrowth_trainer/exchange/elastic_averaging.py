@@ -11,7 +11,7 @@ from batchgrowth_trainer.replica.replica import Replica
 
 
 class ElasticAveraging(LogicalReplicas):
-    """The strategy of ElasticAveraging; it adds the distances to the centre along the fixed tree over the replicas."""
+    """The strategy of ElasticAveraging; it adds the replicas' distances to the centre along the fixed tree."""
 
     has_centre = True
 

@@ -85,7 +85,7 @@ class LoneGroup:
 
 
 class Mesh:
-    """Connections to peers, by rank, which do not block; not thread-safe.
+    """Non-blocking connections to peers, by rank; not thread-safe.
 
     A member that waits for its peers gives up as soon as `is_over()`.
     """
@@ -313,7 +313,9 @@ def _bytes_of(tensor: Tensor) -> Tensor:
 
 @contextmanager
 def _peer_errors() -> Iterator[None]:
-    """Raise PeerLost for the OSError of a connection, or for one of torch's several kinds of RuntimeError."""
+    """Raise PeerLost for an OSError of a connection, or for any of the RuntimeErrors by which torch reports a lost
+    peer.
+    """
     try:
         yield
     except (RuntimeError, OSError) as error:
@@ -362,7 +364,7 @@ def _joined(group: Group, ranks: Sequence[int], mine: Tensor, lengths: dict[int,
 
 
 class Rendezvous:
-    """The store in the driver through which the members of a generation with GPUs find each other, as NCCL needs.
+    """The store in the driver that NCCL needs: through it, the members of a generation with GPUs find each other.
 
     It is a TCPStore that listens on `host` only. Each generation has its own: closing it unblocks the members that
     still wait for one that has died.

@@ -57,7 +57,7 @@ class LocalSGD:
         self._free: list[Tensor] = []
 
     def round(self, stop_requested: Callable[[], bool]) -> Round:
-        """Make one round, or one update with the sum of all gradients before the first round."""
+        """Make one round; before the first round, make one update with the sum of all gradients."""
         replica = self._replica
         if replica.position.update < self._settings.after_updates:
             return self._of_gradients.round(stop_requested)

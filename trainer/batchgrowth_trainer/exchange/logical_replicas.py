@@ -98,7 +98,8 @@ State = dict[str, Tensor]
 
 
 def register_copies(replica: Replica, **more: Tensor) -> None:
-    """Register R states, each made of the vectors of the one model and of `more`, and the number of exchanges so far.
+    """Register R states, one per logical replica, of the model's vectors and of `more`, and the number of exchanges so
+    far.
 
     If the exchange keeps residuals, as TopK does, the weights are not among them, since all replicas have the same.
     """
@@ -116,7 +117,7 @@ def _live(replica: Replica) -> dict[str, Tensor]:
 
 
 class Copies:
-    """The states of all logical replicas as they were at the last point that all processes share."""
+    """The states of all logical replicas at the last point at which all processes had the same states."""
 
     def __init__(self, replica: Replica) -> None:
         """Use what `register_copies` has registered."""
@@ -314,7 +315,7 @@ class LogicalReplicas(ABC):
             self.copies.store(state)
 
     def _swap_all(self, states: dict[int, State], sums: Tensor) -> None:
-        """Send all states and sums to every member; if this fails, `copies` stays as it was."""
+        """Send all states and sums to every member; if that fails, `copies` stays unchanged."""
         whole = {name: table.clone() for name, table in self.copies.stacked().items()}
         for number, state in states.items():
             for name, vector in state.items():

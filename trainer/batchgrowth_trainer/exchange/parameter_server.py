@@ -30,7 +30,7 @@ class ParameterServer:
     """The strategy of ParameterServer."""
 
     def __init__(self, setting: Setting) -> None:
-        """Raise WorkloadError if there is more than one server, and the optimizer's parameters cannot be divided."""
+        """Raise WorkloadError if there are several servers and the optimizer's parameters cannot be divided."""
         replica = setting.replica
         group = setting.group
         self._replica = replica

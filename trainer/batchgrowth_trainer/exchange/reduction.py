@@ -39,7 +39,7 @@ def spans_of(length: int, slices: int, block: int = 1) -> list[slice]:
 
 @lru_cache(maxsize=256)
 def lay_out_grid(shards: int, grid: Grid) -> tuple[tuple[Layout, ...], Layout]:
-    """Return the layout within each row of the grid, and the one across its rows."""
+    """Return two layouts: within each row of the grid, and across its rows."""
     runs = lay_out(shards, grid.size).runs
     rows = tuple(lay_out_runs(shards, runs[row.start : row.stop]) for row in grid.rows)
     return rows, lay_out_runs(shards, [(runs[row[0]][0], runs[row[-1]][1]) for row in grid.rows])
@@ -62,14 +62,14 @@ class Reduced:
     wait_seconds: float
 
     def put_into(self, room: Tensor) -> float:
-        """Copy the total into `room` unless it is there already; return the seconds spent waiting."""
+        """Copy the total into `room`, unless `room` has it already; return the seconds spent waiting."""
         if self.total is not room:
             room.copy_(self.total)
         return self.wait_seconds
 
 
 class Reduction:
-    """Adds rows of one length over one group; reuses its receive buffers from update to update.
+    """Adds the rows of all members of a group, all of one length; reuses its receive buffers from update to update.
 
     With a coding, the rows and each sum are rounded, and they are sent in fewer bytes.
     """
@@ -183,7 +183,7 @@ class Reduction:
     def _collect(
         self, ranks: Sequence[int], outgoing: dict[int, Tensor], mine: Sequence[Tensor], layout: Layout, like: Tensor
     ) -> tuple[list[Tensor], float]:
-        """Return the rows of all these members' nodes, in order, and the seconds until they had arrived."""
+        """Return the rows of all these members' nodes, in order, and the seconds spent waiting for them."""
         length = len(like)
         received: dict[int, Tensor] = {}
         for peer, nodes in zip(ranks, layout.nodes, strict=True):

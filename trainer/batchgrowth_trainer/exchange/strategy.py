@@ -17,7 +17,7 @@ from batchgrowth_trainer.replica.replica import Replica
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The updates that were committed, with the seconds of all of them together and the figures of their exchange.
+    """The committed updates of a round, their total seconds, and the figures of their exchange.
 
     `stop` is whether a member requested a stop. The group counts the bytes that were sent.
     """

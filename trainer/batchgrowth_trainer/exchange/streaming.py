@@ -24,9 +24,9 @@ Give = Callable[[slice, list[Tensor]], None]
 
 
 def stream_of(replica: Replica) -> "Stream | None":
-    """Return the stream of a job that adds gradients by AllReduce; None if it has fewer than two buckets, or needs
-    whole rows. All processes get the same answer, because they exchange the same buckets; on a GPU, buckets are given
-    after the backward pass.
+    """Return the stream of a job with AllReduce; None if the job has fewer than two buckets, or needs whole rows. All
+    processes get the same answer, because they exchange the same buckets; on a GPU, buckets are given after the
+    backward pass.
     """
     spec = replica.spec
     places = buckets(replica.parameters)
@@ -51,8 +51,8 @@ def buckets(parameters: FlatParameters) -> list[slice]:
 
 
 class Stream:
-    """Gives each bucket of gradients to be added, early once an earlier shard has shown which gradients backward
-    computes.
+    """Hands buckets of gradients to the reduction: during backward, once an earlier shard has shown which gradients
+    come.
 
     If backward reaches a parameter after its bucket was given, `is_wrong` becomes true: the sums of that update are
     worthless, and from then on no bucket is given early.
@@ -75,7 +75,7 @@ class Stream:
         return self._may_be_early and self._reached is not None
 
     def sums(self, nodes: Sequence[tuple[int, int]], compute: ComputeShard, give: Give) -> list[Partial]:
-        """Return the sums of these subtrees, in order, over shards that `compute` computes, and give all their buckets.
+        """Compute these subtrees' shards by `compute`, hand all their buckets to `give`, and return the subtrees' sums.
 
         The caller must use the gradients of the buckets instead of those in the result.
         """
@@ -165,7 +165,7 @@ class _LastShard:
             self._give_next()
 
     def end(self, row: Tensor, weights: int) -> None:
-        """Add the rest of the shard's row after the gradient, which is its first `weights` numbers."""
+        """Add the rest of the shard's row, after the gradient, which has the first `weights` numbers."""
         self.row = row
         while self._next < len(self._missing):
             self._give_next()

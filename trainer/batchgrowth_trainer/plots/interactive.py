@@ -17,7 +17,7 @@ FIRST_AXIS = next(iter(AXES))
 
 @dataclass(frozen=True, slots=True)
 class _Trace:
-    """A line, its panel (from 1) and its plotly style."""
+    """A line of the figure, with the number of its panel, from 1, and its plotly style."""
 
     line: Line
     panel: int

@@ -35,7 +35,7 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A checkpoint read back; `story` holds the run's seconds, resizes and recoveries up to it."""
+    """A checkpoint that was read back; `story` holds the run's seconds, resizes and recoveries until then."""
 
     snapshot: Snapshot
     story: Mapping[str, Any] = field(default_factory=dict)
@@ -77,7 +77,7 @@ def manifest_bytes(
 
 
 def read_manifest(data: bytes) -> dict[str, Any]:
-    """Return the manifest without its digest. Raises Damaged if it was changed since it was written."""
+    """Return the manifest without its digest. Raises Damaged if the manifest has changed since it was written."""
     try:
         manifest = json.loads(data)
     except ValueError as error:
@@ -140,7 +140,7 @@ class Checkpoints(Protocol):
         """Return the newest whole checkpoint at the start of a run, and put the run's files into the output folder."""
 
     def load_latest(self, note: Callable[[str], None]) -> Saved | None:
-        """Return the newest whole checkpoint while a run goes on, or None; `note` gets a line for each damaged one."""
+        """Return the newest whole checkpoint during a run, or None; `note` gets a line for each damaged checkpoint."""
 
     def save(self, snapshot: Snapshot, story: Mapping[str, Any]) -> int:
         """Write a checkpoint, delete old checkpoints, and return the number of bytes of its state."""
@@ -236,7 +236,9 @@ class CheckpointStore:
         return read_state(manifest, _read_whole(folder / STATE))
 
     def _folders(self, prefix: str = _PREFIX) -> list[Path]:
-        """List the folders with that prefix, sorted. Raises CheckpointError: without them training would start over."""
+        """List the folders with that prefix, sorted. On failure raises CheckpointError, so that training does not start
+        over.
+        """
         try:
             found = read_patiently(str(self.directory), lambda: os.listdir(self.directory))
         except FileNotFoundError:

@@ -73,7 +73,7 @@ def importable_name(value: Any) -> str | None:
 
 
 class _Walk:
-    """Computes the digest of a value. In it, the globals that functions use count by name; `named` collects them."""
+    """Computes the digest of a value. Globals that its functions use count by name; `named` collects these globals."""
 
     def __init__(self) -> None:
         self.named: dict[str, Any] = {}

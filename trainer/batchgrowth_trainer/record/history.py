@@ -80,7 +80,7 @@ class RowFile:
             self._write_at = len(self._buffer) + _BUFFER_BYTES
 
     def truncate(self, update: int) -> None:
-        """Drop the rows after `update`, all or none of them. Raises OSError."""
+        """Drop all rows after `update`. If this raises OSError, no row is dropped."""
         self.close()
         self._cut(update)
 
@@ -145,7 +145,7 @@ def _end(path: Path, most: float) -> tuple[tuple[str, ...], int, int]:
 
 
 def _whole_rows(block: bytes, commas: int, most: float) -> tuple[int, int]:
-    """Count the bytes of the rows before one that is torn or after update `most`; also return their last update."""
+    """Return the length in bytes of the whole rows up to update `most`, and the update of the last of them."""
     kept = 0
     last = 0
     for row in block.splitlines(keepends=True):
@@ -179,7 +179,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class HistoryRow:
-    """One committed update, from the member that sends it to the history, the metrics and the progress report.
+    """One committed update. A member sends it, and the history, the metrics and the progress report use it.
 
     `update` and `epoch` count the updates and, as a fraction, the epochs done including this one. `loss` is the mean
     per example in this update's batch. Times are in seconds; `seconds` is the time since the run began, including the
@@ -205,7 +205,8 @@ class HistoryRow:
     def now(
         cls, step: Step, plan: Plan, done: Committed, workers: int, seconds: tuple[float, float, float], ago: float = 0
     ) -> Self:
-        """Return the row of a step committed now, or `ago` seconds ago; only the run knows when it began.
+        """Return the row of a step committed now, or `ago` seconds ago. The run fills in `seconds`, since only it knows
+        its start.
 
         `seconds` are those of computing, of the exchange, and of waiting.
         """
@@ -299,7 +300,7 @@ class History:
         return self._updates.last
 
     def append(self, row: HistoryRow) -> bool:
-        """Append the row; return False if its update already has one."""
+        """Append the row; return False if its update already has a row."""
         # A recovery repeats updates with the same result, and a member that became the reporter sends rows again.
         if row.update <= self._updates.last:
             return False
@@ -315,7 +316,7 @@ class History:
         return True
 
     def append_growth(self, row: GrowthRow) -> None:
-        """Append the row unless its update already has one."""
+        """Append the row unless its update already has a row."""
         if row.update > self._growth.last:
             self._growth.append(GROWTH_HEADER, row.update, _growth_cells(row))
 

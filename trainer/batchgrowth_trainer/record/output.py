@@ -46,7 +46,7 @@ _LOCK_RETRY_SECONDS = 0.5
 
 
 class OutputFolder:
-    """The folder, locked for one run.
+    """The output folder, locked for one run.
 
     If another run holds the lock, this waits up to `patience` seconds and calls `note` once. The lock's file names
     its holder, because a file server may release the lock of a machine that it cannot reach. Raises StorageError if
@@ -117,13 +117,13 @@ class OutputFolder:
             raise Superseded(f"--output-dir {self.path}: another run has taken over the folder, so this one ends")
 
     def close(self) -> None:
-        """Unlock the folder, also for processes that were forked from this one and still run, such as loaders."""
+        """Unlock the folder, even if processes that were forked from this one, such as loaders, still run."""
         with suppress(OSError):  # of a file server; closing unlocks it too
             fcntl.flock(self._lock, fcntl.LOCK_UN)
         os.close(self._lock)
 
     def summary(self) -> dict[str, Any] | None:
-        """Return the summary of the finished run; None if it is missing or damaged, and must be rewritten."""
+        """Return the summary of the finished run; None if it must be written, because it is missing or damaged."""
         try:
             return read_summary(self.path)
         except CheckpointError:

@@ -188,8 +188,9 @@ class Pieces:
     def restore(
         self, pieces: Mapping[str, Sequence[Sequence[int | str]]], update: int, fetch: Callable[[str], bytes]
     ) -> None:
-        """Write the files from these pieces, up to the row of that update. Raises OSError, and Damaged if a piece was
-        changed since it was written.
+        """Write the files from these pieces, up to the row of that update.
+
+        Raises OSError, and Damaged if a piece has changed since it was written.
         """
         for file in FILES:
             path = self._folder / file
@@ -216,7 +217,7 @@ def _name(file: str, begin: int, end: int, data: bytes) -> str:
 
 
 def grown(ends: Sequence[int], size: int) -> list[int]:
-    """Return the ends of a file's pieces after it has grown to `size` bytes, given their ends before."""
+    """Return the ends of a file's pieces after the file has grown to `size` bytes; `ends` are the present ones."""
     kept = list(ends)
     begin = kept[-1] if kept else 0
     if size <= begin:
@@ -252,7 +253,7 @@ _T = TypeVar("_T")
 
 
 class RemoteCheckpoints:
-    """The checkpoints of one run; its row files and results are in `folder`, and are kept with them."""
+    """The checkpoints of one run, with the row files and results of the run, which are in `folder`."""
 
     def __init__(self, bucket: Bucket, folder: Path, mathematics: Mapping[str, Any], keep: int) -> None:
         self._bucket = bucket
@@ -390,8 +391,9 @@ class RemoteCheckpoints:
         return data
 
     def _drop_old(self, manifests: Collection[str], mine: str) -> None:
-        """Delete the manifests beyond the newest `keep`, except this trainer's newest, and the objects that only they
-        needed. Objects that cannot be deleted now are left for the next time.
+        """Delete the manifests beyond the newest `keep`, and the objects that only these manifests needed.
+
+        Keep this trainer's newest manifest in any case. Objects that cannot be deleted now are left for the next time.
         """
         by_update = sorted(manifests, key=_update_of, reverse=True)
         newest = sorted({_update_of(name) for name in by_update}, reverse=True)[: self._keep]
@@ -420,7 +422,7 @@ class RemoteCheckpoints:
 
 
 def _patiently(act: Callable[[], _T]) -> _T:
-    """Call `act` and return its result; retry for READ_SECONDS while it raises StorageErrors."""
+    """Return the result of `act`; for READ_SECONDS, retry while `act` raises StorageError."""
     return storage.retried(act, storage.READ_SECONDS)
 
 

@@ -108,7 +108,9 @@ def _job_file(directory: Path) -> Path:
 
 
 def measured_quantity(directory: Path) -> str:
-    """Return the name of the quantity that the run's growth measures; "" if it is declared or there is no job.yaml."""
+    """Return the name of the quantity that the run's growth measures; "" if the growth is declared or job.yaml is
+    missing.
+    """
     path = directory / JOB_FILE
     if not path.is_file():
         return ""

@@ -23,7 +23,7 @@ class PackedTensor:
 
 
 def pack(tensor: Tensor) -> PackedTensor:
-    """Pack the tensor; the result shares its memory if it is contiguous and on the CPU."""
+    """Pack the tensor; the result shares the tensor's memory if that is contiguous and on the CPU."""
     own = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     return PackedTensor(_bytes_of(own), str(own.dtype).removeprefix("torch."), tuple(own.shape))
 

@@ -56,7 +56,7 @@ def reported_as_checkpoint_error() -> Iterator[None]:
 
 
 def retried(act: Callable[[], _T], seconds: float, note: Callable[[str], None] = lambda _: None) -> _T:
-    """Call `act` and return its result; retry for up to `seconds` while it raises StorageErrors, which `note` gets."""
+    """Return the result of `act`; for `seconds`, retry while it raises StorageError, and pass each error to `note`."""
 
     def report(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
@@ -93,7 +93,7 @@ def read_patiently(name: str, read: Callable[[], _T]) -> _T:
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Add the file's name to an OSError that the block raises, because operations on an open file omit it."""
+    """Add the file's name to an OSError that the block raises, because operations on an open file omit the name."""
     try:
         yield
     except OSError as error:

@@ -120,7 +120,7 @@ def read(workload: Workload, request: Request) -> tuple[Any, Any]:
 
 
 def is_indexed(workload: Workload, dataset: Dataset) -> bool:
-    """Return whether reading only indexes tensors in memory: then it takes no time, never fails and draws nothing."""
+    """Return whether reading only indexes tensors in memory, which takes no time, never fails and draws nothing."""
     return type(dataset) is TensorDataset and workload.collate is None
 
 

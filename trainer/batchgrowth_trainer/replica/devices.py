@@ -50,7 +50,7 @@ def prepare_process(spec: JobSpec) -> None:
 
 
 def _keep_memory() -> None:
-    """Make glibc keep freed memory, also in the first thread; `worker_environment` does so from a process's start."""
+    """Make glibc keep freed memory, also in the first thread, as `worker_environment` does from a process's start."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
@@ -90,9 +90,7 @@ class Compiled:
         self._call = torch.compile(function, dynamic=False, options=options)
 
     def __call__(self, *arguments: Any) -> Any:
-        """Return the function's result. Raises the function's errors, and WorkloadError if it must be compiled too
-        often.
-        """
+        """Return the function's result. Raises its errors, and WorkloadError after too many recompilations."""
         from torch._dynamo import config
         from torch._dynamo.exc import FailOnRecompileLimitHit
 

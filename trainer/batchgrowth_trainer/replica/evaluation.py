@@ -221,7 +221,7 @@ def _halves(row: Tensor, shapes: Chunk, examples: int) -> tuple[Tensor, Tensor]:
 def judged(
     replica: Replica, rank: int, size: int, reduce: Reduce, watched: AbstractContextManager[Any] = _UNWATCHED
 ) -> dict[str, float]:
-    """Evaluate, let the replica's judgement take the values into account, and return them."""
+    """Evaluate the replica, let its judgement take the values into account, and return the values."""
     values = evaluate(replica, rank, size, reduce, watched)
     if replica.judgement.is_asked:
         with replica.as_evaluated():

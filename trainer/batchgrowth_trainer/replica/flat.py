@@ -89,7 +89,9 @@ class FlatParameters:
             parameter.data = span.of(self.vector.data)
 
     def of_copy(self, model: nn.Module, *, shared: bool) -> "FlatParameters":
-        """Return the parameters of a copy of the model: views of the same vector if `shared`, else of a copy of it."""
+        """Return the parameters of a copy of the model, as views of the same vector if `shared`, else of a copied
+        vector.
+        """
         other = copy(self)
         if not shared:
             other.vector = nn.Parameter(self.vector.data.clone())
@@ -106,7 +108,9 @@ class FlatParameters:
             parameter.grad = view
 
     def cuts(self, parts: int) -> list[int]:
-        """Return the indices of the parameters at which N parts of about equal length begin, then the number of all."""
+        """Cut the parameters into N parts of about equal length: return the index at which each begins, and the number
+        of all.
+        """
         wanted = [self.length * part / parts for part in range(parts + 1)]
         starts = self._starts
         return [min(range(len(starts)), key=lambda number: abs(starts[number] - each)) for each in wanted]
@@ -270,8 +274,10 @@ class Sums:
 
 
 class Tail:
-    """The last numbers of a row: the quantities, then the timing of an earlier update if the growth looks at a clock,
-    and last a 1 if a member requests a stop after the update.
+    """The last numbers of a row.
+
+    These are the quantities, the timing of an earlier update if the growth looks at a clock, and a 1 if a member
+    requests a stop after the update.
     """
 
     def __init__(self, quantities: Sequence[Quantity], *, clock: bool) -> None:

@@ -19,7 +19,7 @@ from batchgrowth_trainer.replica.flat import LOSS, SHARD_SQUARES, Sums, largest_
 
 
 class Stopwatch:
-    """Holds the timing of the last update, which the row of the next one carries.
+    """Holds the timing of the last update until the row of the next update carries it.
 
     The first update of a generation is not timed, because it also allocates buffers and fills caches.
     """
@@ -44,7 +44,7 @@ _DECISIONS = _FIRST + _WIDTH * MOST_DECISIONS
 
 
 class GrowthState:
-    """A course, and its memory if it measures.
+    """The job's course, with its memory if the growth is measured.
 
     `tensors()` has both in a vector, shape (length,), float64. The memory is written there only when the vector is
     asked for, since a tensor's numbers cost more to read and write at each update than the sums themselves. For the
@@ -112,7 +112,7 @@ class GrowthState:
         return {_NAME: self._vector} if self.course.measures else {}
 
     def synchronize(self) -> None:
-        """Follow the vector after it was written to."""
+        """Read the course and its memory again, after the vector was written."""
         decisions = decisions_in(self.tensors())
         self._memory = self._vector[_DECISIONS:].tolist()
         if decisions != self.course.decisions:

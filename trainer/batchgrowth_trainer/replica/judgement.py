@@ -46,7 +46,7 @@ class Judgement:
         self._write()
 
     def take(self, position: Position, values: Mapping[str, float], weights: Mapping[str, Tensor]) -> None:
-        """Take an evaluation of these weights into account; a known one changes nothing."""
+        """Take an evaluation of these weights into account; a known evaluation changes nothing."""
         for name, watched in self._watched.items():
             before = self._judged[name]
             now = self._judged[name] = before.after(position, values[watched.metric], watched)
@@ -120,7 +120,7 @@ def judged_in(tensors: Mapping[str, Tensor], name: str, watched: WatchedMetric |
 
 
 def course_of(spec: JobSpec, tensors: Mapping[str, Tensor], plan: Plan) -> Course:
-    """Return the course of the training whose state these tensors are; a new one if there are none.
+    """Return the course of the training that has the state `tensors`; without tensors, a new course.
 
     `plan` follows from the spec alone.
     """

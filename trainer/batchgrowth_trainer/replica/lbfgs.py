@@ -31,7 +31,7 @@ class Slices(Protocol):
         ...
 
     def assign(self, name: str, terms: Mapping[str, float]) -> None:
-        """Set a vector to the sum of factor · vector over the terms, of which it may be one."""
+        """Set a vector to the sum of factor · vector over the terms; the vector itself may be a term."""
         ...
 
 

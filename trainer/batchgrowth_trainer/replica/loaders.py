@@ -101,7 +101,7 @@ class _Lane:
         self.coming: Iterator[Request] = iter(())
 
     def has(self, request: Request) -> bool:
-        """Return whether the request is the next one under way.
+        """Return whether the request is the first of the requests under way.
 
         Compares the indices too: a growth of the batch keeps the seed of a shard, but not its examples.
         """
@@ -152,7 +152,7 @@ class _Loader:
         return self._asked[-1]
 
     def receive_until(self, answer: _Answer) -> None:
-        """Receive answers up to this one, unless it has arrived."""
+        """Receive answers until this answer has arrived."""
         while answer in self._asked:
             self._asked.popleft().batch = self._pipe.recv()
 
@@ -161,7 +161,7 @@ class _Loader:
         self._pipe.close()
 
     def end(self) -> None:
-        """Wait for the end of the process, and kill it if that takes long."""
+        """Wait for the process to end, and kill it if that takes long."""
         self._process.join(_END_SECONDS)
         self._process.kill()
         self._process.join()
@@ -200,8 +200,7 @@ def _serve(workload: Workload, pipe: Connection) -> None:
 
 
 def _send(pipe: Connection, batch: Batch | Exception) -> None:
-    """Answer with a batch, or with the reason why it cannot be pickled. Raises OSError if the worker has closed the
-    pipe.
+    """Answer with a batch, or with the error if it cannot be pickled. Raises OSError if the worker has closed the pipe.
 
     The error is a ReadFault if torch could not map shared memory.
     """
@@ -218,7 +217,7 @@ def _send(pipe: Connection, batch: Batch | Exception) -> None:
 
 
 def _receive(pipe: Connection, requests: "SimpleQueue[Request | None]") -> None:
-    """Take requests while batches are read and sent, so that the worker never waits until it can send one."""
+    """Take requests from the pipe while batches are read and sent, so that the worker never waits to send a request."""
     try:
         while True:
             test, indices, seed = pipe.recv()

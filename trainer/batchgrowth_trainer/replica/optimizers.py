@@ -123,9 +123,7 @@ class FlatOptimizer:
 
 
 def _places(stepper: Stepper, parameters: Sequence[slice]) -> Sequence[slice]:
-    """Return the slices of the vector that take one step each: one per parameter, or one for all of these adjacent
-    ones.
-    """
+    """Return the slices of the vector that take one step each: one slice per parameter, or one for all parameters."""
     if stepper.by_parameter or not parameters:
         return parameters
     return [slice(parameters[0].start, parameters[-1].stop)]

@@ -61,7 +61,7 @@ class ComputeShard(Protocol):
     """Computes one shard of an update."""
 
     def __call__(self, shard: int, follow: Follow | None = None) -> Partial:
-        """Return the shard's sum; its backward pass runs in the context of `follow`."""
+        """Return the shard's sum; the backward pass runs in the context that `follow` returns."""
 
 
 AddUp = Callable[[Sequence[tuple[int, int]], ComputeShard], list[Partial]]
@@ -316,7 +316,7 @@ class Replica:
         return Taken(loss, learning_rate, norm, sums)
 
     def advance(self, step: Step, taken: Taken) -> Committed:
-        """Advance the position past an update whose step is taken, and let the growth take it into account."""
+        """Advance the position past an update whose step is taken, and let the growth take that update into account."""
         decision = self.growth.after(step, taken.sums, taken.norm)
         if decision is not None:
             self.follow_decisions()  # before the position moves on: the next update may be larger
@@ -350,7 +350,7 @@ class Replica:
         return vectors
 
     def moved_to(self, position: Position) -> None:
-        """Adopt the state at this position, which was written into `tensors()`."""
+        """Adopt the state at this position after it was written into `tensors()`."""
         self.growth.synchronize()
         self.judgement.synchronize()
         self.follow_decisions()  # the plan follows from the two, so they come first
@@ -375,7 +375,7 @@ class Replica:
         self.moved_to(snapshot.position)
 
     def as_evaluated(self) -> AbstractContextManager[None]:
-        """Put the weights that are evaluated and exported, which may be the average, into the model for the block."""
+        """Put the weights to evaluate and export into the model for the block; these may be the average."""
         if self.average is None:
             return nullcontext()
         return self.average.in_place()

@@ -280,7 +280,7 @@ _PAGE = (
 
 
 class NotebookDisplay(Live):
-    """The live display in a notebook, with the newest notes below it: one output of the cell.
+    """The live display in a notebook, with the newest notes below it, in one output of the cell.
 
     `show` puts a picture in the place of the one before.
     """

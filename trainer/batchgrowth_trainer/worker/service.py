@@ -106,7 +106,7 @@ LEAVE = Leave(_MEMBERS, _announce_leave, lambda: _abandon(tuple(_MEMBERS)))
 
 
 def member_of(run_id: str) -> Member:
-    """Return this process's member of the run. Raise NoMember if there is none, Superseded if a later start has one."""
+    """Return this process's member of the run. Raise NoMember if there is none, Superseded if a later start took over."""
     member = _MEMBERS.get(run_id)
     if member is None:
         _refuse_earlier(_STARTS.get(run_id, 0))
@@ -288,7 +288,9 @@ def _refuse_earlier(start: int) -> None:
 
 
 def _encryption(worker: Worker, spec: JobSpec) -> Encryption | None:
-    """Return TLS with the worker's own certificate if the worker speaks TLS; read again for each generation."""
+    """Return TLS contexts with the worker's certificate if the worker speaks TLS; each generation reads the files
+    again.
+    """
     if not worker.address.startswith("tls://") or spec.exchange.encryption == "Disabled":
         return None
     listening = worker.security.get_listen_args("worker")
