@@ -106,7 +106,7 @@ LEAVE = Leave(_MEMBERS, _announce_leave, lambda: _abandon(tuple(_MEMBERS)))
 
 
 def member_of(run_id: str) -> Member:
-    """Return this process's member of the run. Raise NoMember if there is none, Superseded if a later start took over."""
+    """Return this process's member of the run. Raise NoMember without one, Superseded if a later start took over."""
     member = _MEMBERS.get(run_id)
     if member is None:
         _refuse_earlier(_STARTS.get(run_id, 0))
