@@ -6,6 +6,8 @@ import logging
 import re
 import sysconfig
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from inspect import unwrap
 from pathlib import Path
@@ -169,40 +171,30 @@ _begun: list[str] = []
 """The place of the workload's function that this process loaded last; empty before."""
 
 
-class reported_as_workload_error:  # noqa: N801
-    """Turn exceptions that the workload raises inside the block into WorkloadErrors; our own errors pass unchanged.
+@contextmanager
+def reported_as_workload_error(what: str, remedy: str | None = None) -> Iterator[None]:
+    """Turn exceptions that the workload raises inside the block into WorkloadErrors, or DeviceFaults.
 
+    Our own errors pass unchanged, and so do exceptions outside FAULTS, such as KeyboardInterrupt.
     `remedy` ends the message; its default is the advice for the exception.
-    It is a class, like contextlib.suppress, because an update enters it several times and a generator costs 4 µs.
     """
-
-    __slots__ = ("_remedy", "_what")
-
-    def __init__(self, what: str, remedy: str | None = None) -> None:
-        self._what = what
-        self._remedy = remedy
-
-    def __enter__(self) -> None:
-        """Prepare nothing."""
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        """Raise the WorkloadError, or a DeviceFault for an error of the device.
-
-        Exceptions outside FAULTS pass, such as KeyboardInterrupt.
-        """
-        if isinstance(error, FAULTS) and not isinstance(error, BatchGrowthError):
-            raise workload_error(self._what, error, self._remedy) from error
+    try:
+        yield
+    except BatchGrowthError:
+        raise
+    except FAULTS as error:
+        raise workload_error(what, error, remedy) from error
 
 
-class reported_as_device_fault(reported_as_workload_error):  # noqa: N801
+@contextmanager
+def reported_as_device_fault(what: str) -> Iterator[None]:
     """Turn device errors that the block raises into a DeviceFault or a WorkloadError; other errors pass."""
-
-    __slots__ = ()
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Raise the DeviceFault, or the WorkloadError."""
-        if is_of_the_device(error):
-            super().__exit__(kind, error, traceback)
+    try:
+        yield
+    except Exception as error:
+        if not is_of_the_device(error):
+            raise
+        raise workload_error(what, error) from error
 
 
 def workload_error(what: str, error: BaseException, remedy: str | None = None) -> WorkloadError:
