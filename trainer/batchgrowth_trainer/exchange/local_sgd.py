@@ -135,7 +135,7 @@ class LocalSGD:
             self._parts.take(replica.of_one(), mean, without=(_WEIGHTS,))
             self._outer.step(mean[self._parts.places[_WEIGHTS]])
         if replica.buffers.length:
-            replica.buffers.advance(replica.buffers.clone(), mean[slice(*self._buffers)])
+            replica.buffers.advance(mean[slice(*self._buffers)])
 
 
 class OuterOptimizer:

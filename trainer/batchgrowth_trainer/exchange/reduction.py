@@ -224,11 +224,6 @@ class Reduction:
         return packed[0] if len(packed) == 1 else torch.cat(list(packed))
 
 
-def _whole(sums: list[Tensor], _part: Tensor) -> Reduced:
-    """Return the sum unchanged, because in a mesh it is complete."""
-    return Reduced(sums[0], 0.0)
-
-
 class BucketSums:
     """Adds the buckets of one update, in the order in which `give` gets them, in a thread beside the training.
 

@@ -216,20 +216,19 @@ class FlatBuffers:
             part.mul_(examples)
             at += flat.numel()
 
-    def advance(self, start: Start, mean_change: Tensor) -> None:
-        """Set every vector to start + mean change; integers and flags are rounded."""
+    def advance(self, mean_change: Tensor) -> None:
+        """Add the mean change, shape (length,), to the vectors; integers and flags are rounded."""
         at = 0
         for dtype, flat in self.vectors.items():
             part = mean_change[at : at + flat.numel()]
             if dtype is torch.bool:
-                flat.copy_((start[dtype].float() + part).round() != 0)
+                flat.copy_((flat.float() + part).round() != 0)
             elif dtype.is_floating_point:
-                began = start[dtype]
                 if dtype in self._unbounded:
-                    began = began.masked_fill(~torch.isfinite(began) & (part != 0), 0.0)
-                torch.add(began, part.to(dtype), out=flat)
+                    flat.masked_fill_(~torch.isfinite(flat) & (part != 0), 0.0)
+                flat.add_(part.to(dtype))
             else:
-                torch.add(start[dtype], part.round().to(dtype), out=flat)
+                flat.add_(part.round().to(dtype))
             at += flat.numel()
 
 

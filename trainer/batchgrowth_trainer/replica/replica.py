@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
+from batchgrowth.errors import BatchGrowthError
 from batchgrowth.plan import Plan, Step
 from batchgrowth.position import Position
 from batchgrowth.spec import Clipping, JobSpec
@@ -22,7 +23,7 @@ from batchgrowth.sum_tree import subtrees, tree_sum
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from batchgrowth_trainer.blame import reported_as_workload_error
+from batchgrowth_trainer.blame import FAULTS, workload_error
 from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.record.history import Committed
 from batchgrowth_trainer.record.snapshot import Snapshot, from_replica_tensors
@@ -195,15 +196,14 @@ class Replica:
         if not all(module.training for module in self._modules):  # looking takes less time than doing it
             self.model.train()
         with self.buffers.kept() as start:
-
-            def compute(shard: int, follow: Follow | None = None) -> Partial:
-                return self._shard(step, shard, start, ahead, follow)
-
+            compute = partial(self._compute_shard, step, start, ahead)
             if add_up is not None:  # of exchange.streaming: it calls `compute`, and sends buckets meanwhile
                 return add_up(nodes, compute)
             return [tree_sum(lo, hi, compute, self.add) for lo, hi in nodes]
 
-    def _shard(self, step: Step, shard: int, start: Start, ahead: Ahead, follow: Follow | None) -> Partial:
+    def _compute_shard(
+        self, step: Step, start: Start, ahead: Ahead, shard: int, follow: Follow | None = None
+    ) -> Partial:
         """Return the sum of one shard: read its examples, compute their losses, differentiate, and fill its row.
 
         Raises DataError, and WorkloadError if the workload returns something else than one loss per example.
@@ -216,7 +216,7 @@ class Replica:
             return done
         self.parameters.collect_into(done.of_parameters)  # so that backward writes into the row
         self.buffers.restore(start)  # every shard starts from the same buffers, whichever member computes it
-        with reported_as_workload_error(f"update {step.position.update + 1}, shard {shard}"):
+        try:
             inputs, target = to_device(self.loaders.read(request, partial(ahead, shard)), self.device)
             # After reading, which another process may have done: dropout must not depend on how much reading drew.
             seed_generators(shard_seed(self.spec.seed, step.position.update, shard))
@@ -239,6 +239,10 @@ class Replica:
             with _UNFOLLOWED if follow is None else follow(done):
                 loss.backward()  # type: ignore[no-untyped-call]
             loss = loss.detach()
+        except BatchGrowthError:
+            raise
+        except FAULTS as error:  # written out: entering reported_as_workload_error would take time for every shard
+            raise workload_error(f"update {step.position.update + 1}, shard {shard}", error) from error
         weight = largest_shard(step) / count
         # The gradient is in the row already. Behind it come the changes of the buffers and the quantities of the tail.
         for place, quantity in zip(done.quantities, self.tail.quantities, strict=True):
@@ -301,7 +305,7 @@ class Replica:
         check_finite(step, learning_rate, loss, norm)
         self.is_whole = False
         if self.buffers.length:
-            self.buffers.advance(self.buffers.clone(), rest[: self.buffers.length].div_(examples))
+            self.buffers.advance(rest[: self.buffers.length].div_(examples))
         optimizer: AnyOptimizer | None = self.optimizer
         place = slice(None)
         if part is not None:
