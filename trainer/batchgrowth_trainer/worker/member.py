@@ -186,8 +186,8 @@ class Member:
         self.watchdog = Watchdog(spec.patience_seconds)
         self.replica.on_shard = self.watchdog.beat
         longest = spec.exchange.entry.longest_round(spec.exchange.settings)
-        self._rows: deque[HistoryRow] = deque(maxlen=_KEPT_ROWS + longest)
-        self._evaluations: deque[messages.EvaluationReport] = deque(maxlen=_KEPT_EVALUATIONS)
+        self.rows: deque[HistoryRow] = deque(maxlen=_KEPT_ROWS + longest)
+        self.evaluations: deque[messages.EvaluationReport] = deque(maxlen=_KEPT_EVALUATIONS)
         self.pause_clock = PauseClock()
         self._model: Mapping[str, PackedTensor] = {}
 
@@ -274,23 +274,13 @@ class Member:
         Safe to call while another thread trains.
         """
         rows = self.rows_after(reported)
-        evaluations = tuple(self._evaluations)
+        evaluations = tuple(self.evaluations)
         new = (evaluation for evaluation in evaluations if evaluation.position.epoch > evaluated)
         return (*((messages.RowsReport(rows),) if rows else ()), *new)
 
-    def keep_row(self, row: HistoryRow) -> None:
-        """Keep an update's row for `unreported`."""
-        self._rows.append(row)
-        self.pause_clock.start(self.replica.position.update)
-
-    def keep_evaluation(self, evaluation: messages.EvaluationReport) -> None:
-        """Keep an evaluation for `unreported`."""
-        self._evaluations.append(evaluation)
-        self.pause_clock.start(self.replica.position.update)
-
     def rows_after(self, update: int) -> tuple[HistoryRow, ...]:
         """Return the kept rows of later updates."""
-        return tuple(row for row in tuple(self._rows) if row.update > update)
+        return tuple(row for row in tuple(self.rows) if row.update > update)
 
 
 class _MemberGeneration:
@@ -334,8 +324,8 @@ class _MemberGeneration:
             seconds = (done.compute_seconds / share, done.exchange_seconds / share, done.wait_seconds / share)
             for number, (step, committed) in enumerate(done.done, start=1):
                 ago = (share - number) * sum(seconds)
-                row = HistoryRow.now(step, replica.plan, committed, self._group.size, seconds, ago)
-                self._member.keep_row(row)
+                self._member.rows.append(HistoryRow.now(step, replica.plan, committed, self._group.size, seconds, ago))
+            self._member.pause_clock.start(replica.position.update)
             self._figures = self._figures.then(done.figures)
             if time.perf_counter() - self._reported_at > self._report_seconds:
                 self._report()
@@ -377,7 +367,8 @@ class _MemberGeneration:
         values = judged(replica, self._group.rank, self._group.size, self._reduce, watched)
         self._evaluated = replica.position.epoch
         report = messages.EvaluationReport(replica.position, values, time.time(), replica.judgement.end)
-        self._member.keep_evaluation(report)
+        self._member.evaluations.append(report)
+        self._member.pause_clock.start(replica.position.update)
         if self._is_reporter:
             self._report()
             self._send(report)
