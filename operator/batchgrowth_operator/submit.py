@@ -212,6 +212,7 @@ def submit(api: Api, namespace: str, job: Object, code: Code | None, *, force: b
         if code is not None:
             _apply(api, _owned(placed(code.config_map, namespace), known), force=True)
         accepted = _apply(api, job, force=force)
+        # Again, because the uid of a new job, which its owner reference needs, is known only now.
         if code is not None:
             _apply(api, _owned(placed(code.config_map, namespace), accepted), force=True)
     except Refused as refused:  # by the first look at the job

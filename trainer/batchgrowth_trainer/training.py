@@ -130,6 +130,7 @@ def train(
             receive(function)
 
         checkpoints = _checkpoints(job, options.checkpoint_uri, folder)
+        # Before any time is spent: in an object store, this proves that checkpoints can be written.
         checkpoints.prepare()
         saved: Saved | None = None
         position = Position()
@@ -165,6 +166,7 @@ def train(
         if function:
             folder.write(FUNCTION_FILE, function)
         run.publish(Started(name, course.plan, position, course.decisions))
+        # From here on, sinks that saw the run begin also see how it ends, whatever is raised.
         stack.push(lambda _kind, error, _trace: run.publish(Stopped(error)))
         run.note(f"metrics at {endpoint.url}; results go to {checkpoints.place}")
 
@@ -194,6 +196,7 @@ def concluded(run: RunState, folder: OutputFolder, checkpoints: Checkpoints, tra
             f"stopped after update {run.saved_update:,}; the checkpoint is in {checkpoints.place}, "
             "and --resume continues from it"
         )
+    # The summary comes after the weights, because its presence marks the run as finished.
     for file, state_dict in ((WEIGHTS_FILE, trained.state_dict), (BEST_FILE, trained.best)):
         if state_dict is not None:
             weights = save({tensor_name: tensor.contiguous() for tensor_name, tensor in state_dict.items()})

@@ -124,6 +124,7 @@ class Store:
         key = key_of(body)
         ref = ref_of(body)
         with self._lock:
+            # The response to a write may arrive after the deletion that followed it; the object stays removed.
             if version_of(body) > max(self._known(key, ref), self._removed(key, ref)):
                 self._objects.setdefault(key, {})[ref] = _cached(body)
                 # An echo that came before this response is stored already, and its handler has woken the job.

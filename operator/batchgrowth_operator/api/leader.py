@@ -89,11 +89,13 @@ async def hold(api: Api, lock: LeaseLock, leadership: Leadership, begin: Callabl
         pause = RENEW_SECONDS
         try:
             found = await answer(api.get_lease, lock.namespace, lock.name)
+            # Machines' clocks differ, so this process measures for itself how long the Lease has not changed.
             if found != seen:
                 seen = found
                 seen_at = time.monotonic()
             wanted = lease_to_write(lock, found, time.monotonic() - seen_at, datetime.now(UTC))
             if wanted is not None:
+                # From before the request: the server may have renewed the Lease as early as that.
                 requested = time.monotonic()
                 seen = await answer(api.put_lease, wanted)
                 leadership.extend(requested)

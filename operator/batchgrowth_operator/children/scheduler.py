@@ -75,10 +75,12 @@ def dask_cluster(s: Situation) -> Manifest:
         },
         "spec": {
             "scheduler": {"spec": pod, "service": service},
+            # The schema of a DaskCluster requires workers; the job's own are a Deployment: children/workers.py.
             "worker": {"replicas": 0, "spec": {"containers": [container(s, "worker", ["dask", "worker"])]}},
         },
     }
     manifest = owned(s, "scheduler", manifest, image_inputs(s))
+    # After `owned`, because this request must not change the digest by which drift is found.
     if missing is not None and missing.are_requested:
         manifest["status"] = {"phase": CREATE_PARTS}
     return manifest

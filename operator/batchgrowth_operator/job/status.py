@@ -51,6 +51,7 @@ def next_status(s: Situation, w: Workforce, contention: Contention) -> JobStatus
     steady = steadied(s, w, verdicts)
     conditions = tuple([_condition(s.seen, stored.get(kind), kind, steady.verdicts[kind]) for kind in CONDITIONS])
 
+    # Set once: from then on, the API server refuses changes of the mathematics of the spec.
     start_time = s.previous.start_time
     if start_time is None and s.mode is Mode.ACTIVE:
         start_time = timestamp(s.seen.now)
@@ -92,6 +93,7 @@ def next_status(s: Situation, w: Workforce, contention: Contention) -> JobStatus
         completion_time=completion_time,
         conditions=conditions,
         cluster_name=None if s.cluster_policy is ClusterPolicy.DELETE else names.cluster(s.seen.name),
+        # A plan that was restored from the history lacks the stages that the history has dropped.
         stage=s.forgotten + s.stage.index,
         stages=s.forgotten + len(s.plan.stages),
         batch=batch,

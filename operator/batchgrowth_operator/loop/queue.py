@@ -110,6 +110,7 @@ class Passes:
         failures = 0
         result = PassResult()
         try:
+            # A job that was deleted may have been created again, and wake its queue, during the last pass.
             while not result.gone or queue.due < math.inf:
                 async with self._slots.slot(key, patient=not queue.is_urgent):
                     # What is asked for from here on, this pass may have missed, so it causes another one.
@@ -125,6 +126,8 @@ class Passes:
                     failures += 1
                     seconds = backoff_seconds(failures)
                     log.info("%s/%s: attempt %d failed; retries in %g s", *key, failures, seconds)
+                    # The back-off does not listen for events: a busy job must not retry a refused write at each of
+                    # them.
                     queue.due = time.monotonic()
                     await asyncio.sleep(seconds)
                     continue

@@ -150,6 +150,8 @@ def _reported(text: str, seen: Observed) -> tuple[Progress, Plan] | None:
             raise ValueError(f"progress.ended_at_epoch: {end}; spec.evaluation.stopEarly ends no training there")
         plan = plan.until(end)
 
+    # A pod with a user's code wrote the report: even a well-formed one may have impossible numbers, which the status
+    # would show and requests for workers would follow.
     if report.updates != plan.updates:
         raise ValueError(f"progress.updates: {report.updates:g}; the plan allows {plan.updates}")
     largest: list[tuple[str, float, int]] = [

@@ -340,6 +340,7 @@ class GatherScatterDriver:
         replica = self._replica
         team = self._scaling.gather(self._handle_events, {})
         free = self._free(team)
+        # If every free worker rests, all of them compute: an update cannot do without workers.
         members = [worker for worker in free if not self._late.rests(worker)] or free
         if not members:
             self._handle_events(_TICK_SECONDS)
@@ -366,6 +367,7 @@ class GatherScatterDriver:
                     self._request(gathering, step, rank, len(members), address, model)
             self._restart_hung(gathering)
         self._now = None
+        # Nothing is committed yet, so the driver tries the same update again, with the workers that are left.
         if gathering.is_lost:
             self._recover(members, gathering)
             return

@@ -194,6 +194,7 @@ class GenerationsDriver:
             log.debug("%s: generation %d is asked to stop: %s", self._run.where, generation.number, reason)
             generation.stop_reason = reason
             generation.stop_asked_at = time.monotonic()
+            # Rank 0 alone is asked: the exchange carries its answer, so that all members stop after the same update.
             self._pool.calls.notify(
                 service.request_stop, self._pool.run_id, generation.number, worker=generation.members[0]
             )
@@ -259,6 +260,7 @@ class GenerationsDriver:
         states = self._states
         for address, error in generation.errors.items():
             if not isinstance(error, WorkerFault):
+                # The history gets the updates before the fault, although the run ends.
                 states.take_reports(address)
                 raise error
         states.take(generation.remaining)
@@ -267,6 +269,7 @@ class GenerationsDriver:
         lost = generation.lost
         self._reason = lost or generation.stop_reason or f"generation {generation.number} reached its last update"
         log.debug("%s: generation %d ended: %s", run.where, generation.number, self._reason)
+        # Before workers are left out, which ends their processes: only they may hold the newest state.
         states.release(self._pool.leaving | generation.errors.keys())
         self._pool.admit_held(run.update)
         for address, fault in generation.errors.items():

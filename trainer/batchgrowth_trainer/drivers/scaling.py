@@ -137,11 +137,13 @@ class Scaling:
             return
 
         lead_seconds = _FIRST_LEAD_SECONDS if self._lead_seconds is None else self._lead_seconds
+        # Forecasts of a measured growth come and go, so what was requested for one is kept for a while.
         age_seconds = math.inf
         if run.spec.batch.growth.entry.quantity:
             age_seconds = time.monotonic() - self._asked_at
         desired = self.desired_workers()
         count = lead_time.requested(desired, self._upcoming(), self._asked, lead_seconds, age_seconds=age_seconds)
+        # No member is closed in the middle of its generation; the next generation has fewer members.
         count = max(count, len(members))
         if count != self._asked:
             why = f"this stage needs {desired}"

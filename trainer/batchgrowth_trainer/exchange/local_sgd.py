@@ -70,6 +70,7 @@ class LocalSGD:
             with self._setting.watched:
                 rows = self._rows(steps)
             computed = time.perf_counter()
+            # A requested stop travels with the sums, so that all members stop after the same round.
             if stop_requested() and rows:
                 rows[0][-1] = 1.0
             reduced = self._reduction(rows, self._local.replicas, self._room)

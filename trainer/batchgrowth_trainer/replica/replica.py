@@ -114,6 +114,7 @@ class Replica:
         course = self.growth.course
         self.tail = Tail((SHARD_SQUARES, LOSS) if course.needs_noise else (LOSS,), clock=course.looks_at_clock)
         self._needs_norm = course.measures or spec.optimizer.clipping is not None
+        # Before the judgement, which copies the model's vectors: this makes the buffers flat.
         self._compute_with(workload.model)
         self.judgement = Judgement(spec, self.model_tensors(), device)
         self.loaders = Loaders(workload, spec.workers.loaders, spec.workers.loaded_ahead)

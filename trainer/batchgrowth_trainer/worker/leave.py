@@ -143,6 +143,7 @@ class Leave:
             signal.signal(number, dask_handler)
             self._close_at = time.monotonic() + ACKNOWLEDGE_SECONDS
             self._exit_at = min(self._exit_at, self._close_at + CLOSE_SECONDS)
+            # The handler may interrupt the event loop anywhere, so the loop itself begins the task.
             loop.call_soon_threadsafe(begin, number, frame)
 
         signal.signal(signal.SIGTERM, take)

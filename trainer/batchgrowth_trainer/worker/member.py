@@ -311,6 +311,7 @@ class _MemberGeneration:
         self._send(messages.GenerationBegan(self._order.generation, began, self._group.rank, pause))
         stop = False
         while True:
+            # Before the boundary, so that a snapshot that is taken there has what the evaluation decided.
             self._evaluate_if_due()
             control.at_boundary()
             # The plan may end before the order does: a batch that has grown has made it shorter.

@@ -124,6 +124,7 @@ def prepare_member(
     and NoMember if the run was forgotten before its member was built.
     """
     log.info("%s: preparing a member", job_of(run_id))
+    # First, because a superseded driver must not make this worker load anything.
     _obey(run_id, start)
     find_modules_in(paths)
     if function:

@@ -115,6 +115,7 @@ class WorkerPool:
             case Joined(address):
                 log.info("%s: worker %s has registered", self._where, address)
                 self._prepare(address)
+            # A worker that has left, or is leaving, is not in `_preparing` any more: its late answer is ignored.
             case Ready(address, prepared) if address in self._preparing:
                 del self._preparing[address]
                 if prepared is not None:
@@ -139,6 +140,7 @@ class WorkerPool:
                 log.info("%s: worker %s is leaving: it got SIGTERM", self._where, address)
                 self._admission.remove(address)
                 self._preparing.pop(address, None)
+                # The worker stays registered, and may still train, until `release_leaving` lets it go.
                 self.leaving.add(address)
                 self.calls.notify(service.acknowledge_leave, worker=address)
             case Left(address):
