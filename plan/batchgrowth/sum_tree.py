@@ -7,8 +7,11 @@ replica/replica.py), and the exchange adds these nodes' sums (exchange/reduction
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
+
+from batchgrowth.shards import shard_runs
 
 T = TypeVar("T")
 
@@ -73,3 +76,32 @@ def merge_order(
     if len(merges) != max(len(nodes) - len(whole), 0):
         raise ValueError(f"nodes: {list(nodes)}; give disjoint nodes of the tree over {shards} shards")
     return tuple(merges)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How members divide the shards of an update and add their sums.
+
+    `runs[m]` are member m's shards, `nodes[m]` the subtrees that cover them, `order` the in-place additions.
+    The additions end in the slots `sums`; there is one slot, unless the runs are only a part of all shards.
+    """
+
+    runs: tuple[tuple[int, int], ...]
+    nodes: tuple[tuple[tuple[int, int], ...], ...]
+    order: tuple[tuple[int, int], ...]
+    sums: tuple[int, ...]
+
+
+@lru_cache(maxsize=256)
+def lay_out(shards: int, members: int) -> Layout:
+    """Return the layout of an update of `shards` shards over `members` members."""
+    return lay_out_runs(shards, shard_runs(shards, members))
+
+
+def lay_out_runs(shards: int, runs: Sequence[tuple[int, int]]) -> Layout:
+    """Return the layout of adjacent runs, in order, of an update of `shards` shards."""
+    nodes = tuple(subtrees(lo, hi, shards) for lo, hi in runs)
+    slots = [node for some in nodes for node in some]
+    into = subtrees(runs[0][0], runs[-1][1], shards)
+    begins = {lo: slot for slot, (lo, _) in enumerate(slots)}
+    return Layout(tuple(runs), nodes, merge_order(slots, shards, into), tuple(begins[lo] for lo, _ in into))

@@ -9,7 +9,8 @@ import pytest
 import torch
 from batchgrowth.growth import Course, Measured
 from batchgrowth.plan import BatchDecision, Step
-from batchgrowth_trainer.replica.flat import add_up, lay_out
+from batchgrowth.sum_tree import lay_out
+from batchgrowth_trainer.exchange.reduction import add_up
 from batchgrowth_trainer.workload import Workload
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset

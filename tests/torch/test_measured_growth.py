@@ -15,8 +15,9 @@ from batchgrowth.manifest.reading import read_manifest
 from batchgrowth.plan import MOST_DECISIONS, make_plan
 from batchgrowth.position import Position
 from batchgrowth.spec import BatchGrowthJob
+from batchgrowth.sum_tree import lay_out
+from batchgrowth_trainer.exchange.reduction import add_up
 from batchgrowth_trainer.record.runs import decisions_of, declared_manifest, recorded_course
-from batchgrowth_trainer.replica.flat import add_up, lay_out
 from batchgrowth_trainer.replica.growth_state import GrowthState, Stopwatch, decisions_in
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.seeds import example_order

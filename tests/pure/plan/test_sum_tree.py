@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 from batchgrowth.shards import shard_runs
-from batchgrowth.sum_tree import merge_order, split, subtrees, tree_sum
+from batchgrowth.sum_tree import lay_out, lay_out_runs, merge_order, split, subtrees, tree_sum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -111,3 +111,23 @@ def test_merge_order_of_a_part(shards: int, data: st.DataObject) -> None:
 def test_merge_order_refuses_what_is_no_cover(nodes: list[tuple[int, int]]) -> None:
     with pytest.raises(ValueError, match="give"):
         merge_order(nodes, 4)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=200), st.integers(1, 40))
+def test_a_layout_gives_the_same_bits_for_any_number_of_members(leaves: list[float], members: int) -> None:
+    layout = lay_out(len(leaves), members)
+    assert shard_runs(len(leaves), members) == layout.runs
+    sums = [level_by_level(leaves[lo:hi]) for nodes in layout.nodes for lo, hi in nodes]
+    for left, right in layout.order:
+        sums[left] += sums[right]
+    assert [level_by_level(leaves).hex()] == [sums[slot].hex() for slot in layout.sums]
+
+
+@given(counts, st.data())
+def test_a_layout_of_some_runs_adds_up_the_subtrees_that_cover_them(shards: int, data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.lists(st.integers(0, shards), min_size=2, max_size=6)))
+    layout = lay_out_runs(shards, [*pairwise(cuts)])
+    sums = [{*range(lo, hi)} for nodes in layout.nodes for lo, hi in nodes]
+    for left, right in layout.order:
+        sums[left] |= sums[right]
+    assert [{*range(lo, hi)} for lo, hi in subtrees(cuts[0], cuts[-1], shards)] == [sums[slot] for slot in layout.sums]

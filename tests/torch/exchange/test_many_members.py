@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import torch
-from batchgrowth.sum_tree import tree_sum
+from batchgrowth.sum_tree import lay_out, tree_sum
 from batchgrowth_trainer.exchange.connections import (
     LARGEST_MESH,
     TOKEN_BYTES,
@@ -16,7 +16,6 @@ from batchgrowth_trainer.exchange.connections import (
 )
 from batchgrowth_trainer.exchange.group import TcpGroup
 from batchgrowth_trainer.exchange.reduction import Reduction
-from batchgrowth_trainer.replica.flat import lay_out
 from torch import Tensor
 
 MEMBERS = 3 * LARGEST_MESH + 8

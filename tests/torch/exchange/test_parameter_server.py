@@ -10,10 +10,10 @@ import small
 import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth.spec import BatchGrowthJob
+from batchgrowth.sum_tree import lay_out
 from batchgrowth_trainer.exchange.group import Group, LoneGroup, PeerLost
 from batchgrowth_trainer.exchange.parameter_server import ParameterServer
 from batchgrowth_trainer.exchange.strategy import Round, Setting, strategy_of
-from batchgrowth_trainer.replica.flat import lay_out
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.workload import Workload
 from threads import Counting, together

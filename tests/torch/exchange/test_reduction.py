@@ -4,12 +4,11 @@ from collections.abc import Mapping
 
 import pytest
 import torch
-from batchgrowth.sum_tree import subtrees
+from batchgrowth.sum_tree import lay_out, subtrees
 from batchgrowth_trainer.exchange import reduction
 from batchgrowth_trainer.exchange.connections import grid_of, rows_for
 from batchgrowth_trainer.exchange.group import LoneGroup, PeerLost, spread_state, swap_with_all
-from batchgrowth_trainer.exchange.reduction import Reduction
-from batchgrowth_trainer.replica.flat import add_up, lay_out
+from batchgrowth_trainer.exchange.reduction import Reduction, add_up
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from threads import Fake, bytes_by_member, together

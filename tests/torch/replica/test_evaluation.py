@@ -10,10 +10,11 @@ import pytest
 import small
 import torch
 from batchgrowth.errors import WorkloadError
+from batchgrowth.sum_tree import lay_out
 from batchgrowth_trainer.drivers.single_process import only_one
+from batchgrowth_trainer.exchange.reduction import add_up
 from batchgrowth_trainer.replica import evaluation
 from batchgrowth_trainer.replica.evaluation import computed, evaluate, gathered_row, node_sums
-from batchgrowth_trainer.replica.flat import add_up, lay_out
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.workload import Workload, correct
 from torch import Tensor, nn

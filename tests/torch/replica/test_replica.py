@@ -10,8 +10,8 @@ import small
 import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth.plan import Step
-from batchgrowth.sum_tree import merge_order
-from batchgrowth_trainer.replica.flat import add_up, lay_out
+from batchgrowth.sum_tree import lay_out, merge_order
+from batchgrowth_trainer.exchange.reduction import add_up
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.workload import Workload
 from hypothesis import HealthCheck, given, settings

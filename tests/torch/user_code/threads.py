@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 import torch
+from batchgrowth.sum_tree import lay_out
 from batchgrowth_trainer.exchange.connections import grid_of
 from batchgrowth_trainer.exchange.reduction import Reduction
-from batchgrowth_trainer.replica.flat import lay_out
 from torch import Tensor
 
 

@@ -19,16 +19,17 @@ import numpy as np
 import torch
 from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.plan import Step
+from batchgrowth.sum_tree import lay_out
 
 from batchgrowth_trainer.blame import WorkerFault
 from batchgrowth_trainer.building import build_replica
 from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.drivers.scaling import Join, Scaling
 from batchgrowth_trainer.drivers.single_process import evaluate_if_due
+from batchgrowth_trainer.exchange.reduction import add_up
 from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.record.snapshot import PackedTensor, Trained, pack_all
 from batchgrowth_trainer.replica.evaluation import trained_of
-from batchgrowth_trainer.replica.flat import add_up, lay_out
 from batchgrowth_trainer.replica.growth_state import Stopwatch
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.worker import service

@@ -17,7 +17,8 @@ from batchgrowth_trainer.exchange.group import PeerLost
 from batchgrowth_trainer.exchange.reduction import BucketSums, Reduction
 from batchgrowth_trainer.exchange.strategy import Round, Setting
 from batchgrowth_trainer.exchange.streaming import Stream, stream_of
-from batchgrowth_trainer.replica.flat import Partial, lay_out
+from batchgrowth_trainer.replica.data import run_of
+from batchgrowth_trainer.replica.flat import Partial
 from batchgrowth_trainer.replica.growth_state import Stopwatch
 from batchgrowth_trainer.replica.replica import ComputeShard
 
@@ -119,8 +120,3 @@ class AllReduce:
             raise PeerLost("a gradient was sent before it was final; the next ones are sent later")
         waited += self._reduce_rest([node.row for node in partials], step.shards)
         return partials, computed, min(waited, time.perf_counter() - computed)
-
-
-def run_of(rank: int, size: int, step: Step) -> tuple[int, int]:
-    """Return the shards of an update that a member computes."""
-    return lay_out(step.shards, size).runs[rank]

@@ -14,12 +14,12 @@ import torch
 from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.plan import Step, rounds_from
 from batchgrowth.shards import shard_bounds
+from batchgrowth.sum_tree import lay_out
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.strategy import Round, Setting
 from batchgrowth_trainer.record.history import Committed
 from batchgrowth_trainer.replica.data import Request
-from batchgrowth_trainer.replica.flat import lay_out
 from batchgrowth_trainer.replica.replica import Replica
 
 

@@ -1,23 +1,25 @@
-"""The all-reduce: it adds the partial sums of all members to one total, in the order of the fixed tree."""
+"""The all-reduce: it adds the partial sums of all members to one total, in the order of batchgrowth/sum_tree.py."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Self
 
 import torch
+from batchgrowth.sum_tree import Layout, lay_out, lay_out_runs
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.compression import Coding
 from batchgrowth_trainer.exchange.connections import Grid
 from batchgrowth_trainer.exchange.group import Group
-from batchgrowth_trainer.replica.flat import Layout, add_parts, add_up, lay_out, lay_out_runs
 
 SHORT_BYTES = 64 << 10
 """Rows of at most so many bytes are sent whole: for them a second round trip costs more than the bytes it saves."""
 EMPTY = slice(0, 0)
+Quantize = Callable[[Tensor], None]
+"""Rounds the sum of a node in place."""
 
 
 def length_of(span: slice) -> int:
@@ -43,6 +45,34 @@ def lay_out_grid(shards: int, grid: Grid) -> tuple[tuple[Layout, ...], Layout]:
     runs = lay_out(shards, grid.size).runs
     rows = tuple(lay_out_runs(shards, runs[row.start : row.stop]) for row in grid.rows)
     return rows, lay_out_runs(shards, [(runs[row[0]][0], runs[row[-1]][1]) for row in grid.rows])
+
+
+def add_up(
+    rows: Sequence[Tensor], layout: Layout, quantize: Quantize | None = None, room: Tensor | None = None
+) -> Tensor:
+    """Return the total of all nodes' rows, given in order; overwrites the rows.
+
+    The total is in `room` if the last addition can write there, else in the first row.
+    """
+    if room is None or quantize is not None or not layout.order:
+        [total] = add_parts(rows, layout, quantize)
+        return total
+    *others, (left, right) = layout.order
+    for into, other in others:
+        rows[into].add_(rows[other])
+    return torch.add(rows[left], rows[right], out=room)
+
+
+def add_parts(rows: Sequence[Tensor], layout: Layout, quantize: Quantize | None = None) -> list[Tensor]:
+    """Add the rows, given in order, and return the sums of the nodes that the layout's runs cover.
+
+    Overwrites the rows; each sum is quantized and is in one of them.
+    """
+    for left, right in layout.order:
+        rows[left].add_(rows[right])
+        if quantize is not None:
+            quantize(rows[left])
+    return [rows[slot] for slot in layout.sums]
 
 
 # Short rows, or those of two members, are sent to every member, and each adds them up: one round trip.

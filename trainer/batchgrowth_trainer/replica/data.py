@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from batchgrowth.errors import DataError, WorkloadError
 from batchgrowth.plan import Plan, Step
-from batchgrowth.shards import shard_bounds
+from batchgrowth.shards import shard_bounds, shard_runs
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, stop_any, wait_exponential
 from tenacity.stop import stop_base
 from torch import Tensor
@@ -49,6 +49,11 @@ Runs = Callable[[Step], tuple[int, int]]
 
 Ahead = Callable[[int], Iterator[Request]]
 """A shard -> the requests for its examples, and for those that are read after them."""
+
+
+def run_of(rank: int, size: int, step: Step) -> tuple[int, int]:
+    """Return the shards of an update that a member of a group computes; `Runs`, once `rank` and `size` are bound."""
+    return shard_runs(step.shards, size)[rank]
 
 
 def none_known(_: Step) -> tuple[int, int]:

@@ -7,14 +7,14 @@ A row has L = `Rows.length` float32 numbers, in three parts:
     gradient   of all parameters, `FlatParameters.length` numbers
     change     of all buffers, `FlatBuffers.length` numbers
     tail       the quantities, two numbers of timing if the growth looks at a clock, and a member's request to stop
-Rows are added along one fixed tree, so every number in them has the same bits for any number of members.
+Rows are added along one fixed tree (batchgrowth/sum_tree.py), so every number in them has the same bits for any number
+of members.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from math import inf
 
@@ -22,8 +22,6 @@ import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth.looks import NOT_TIMED, Timing
 from batchgrowth.plan import Step
-from batchgrowth.shards import shard_runs
-from batchgrowth.sum_tree import merge_order, subtrees
 from torch import Tensor, nn
 
 from batchgrowth_trainer.blame import reported_as_workload_error, seen_at
@@ -386,67 +384,3 @@ def check_finite(step: Step, learning_rate: float, loss: float, norm: float) -> 
         "The weights are unchanged; lower learningRate.initial, warm up, or look for a log or a division by zero "
         "in the loss."
     )
-
-
-# The fixed tree over all shards as a table, for members that hold the rows of its nodes.
-
-Quantize = Callable[[Tensor], None]
-"""Rounds the sum of a node in place."""
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How members divide the shards of an update and add their sums.
-
-    `runs[m]` are member m's shards, `nodes[m]` the subtrees that cover them, `order` the in-place additions.
-
-    The additions end in the slots `sums`; there is one slot, unless the runs are only a part of all shards.
-    """
-
-    runs: tuple[tuple[int, int], ...]
-    nodes: tuple[tuple[tuple[int, int], ...], ...]
-    order: tuple[tuple[int, int], ...]
-    sums: tuple[int, ...]
-
-
-@lru_cache(maxsize=256)
-def lay_out(shards: int, members: int) -> Layout:
-    """Return the layout of an update of `shards` shards over `members` members."""
-    return lay_out_runs(shards, shard_runs(shards, members))
-
-
-def lay_out_runs(shards: int, runs: Sequence[tuple[int, int]]) -> Layout:
-    """Return the layout of adjacent runs, in order, of an update of `shards` shards."""
-    nodes = tuple(subtrees(lo, hi, shards) for lo, hi in runs)
-    slots = [node for some in nodes for node in some]
-    into = subtrees(runs[0][0], runs[-1][1], shards)
-    begins = {lo: slot for slot, (lo, _) in enumerate(slots)}
-    return Layout(tuple(runs), nodes, merge_order(slots, shards, into), tuple(begins[lo] for lo, _ in into))
-
-
-def add_up(
-    rows: Sequence[Tensor], layout: Layout, quantize: Quantize | None = None, room: Tensor | None = None
-) -> Tensor:
-    """Return the total of all nodes' rows, given in order; overwrites the rows.
-
-    The total is in `room` if the last addition can write there, else in the first row.
-    """
-    if room is None or quantize is not None or not layout.order:
-        [total] = add_parts(rows, layout, quantize)
-        return total
-    *others, (left, right) = layout.order
-    for into, other in others:
-        rows[into].add_(rows[other])
-    return torch.add(rows[left], rows[right], out=room)
-
-
-def add_parts(rows: Sequence[Tensor], layout: Layout, quantize: Quantize | None = None) -> list[Tensor]:
-    """Add the rows, given in order, and return the sums of the nodes that the layout's runs cover.
-
-    Overwrites the rows; each sum is quantized and is in one of them.
-    """
-    for left, right in layout.order:
-        rows[left].add_(rows[right])
-        if quantize is not None:
-            quantize(rows[left])
-    return [rows[slot] for slot in layout.sums]

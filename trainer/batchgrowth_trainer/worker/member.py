@@ -24,13 +24,13 @@ from torch import Tensor
 
 from batchgrowth_trainer.blame import DeviceFault, reported_as_device_fault
 from batchgrowth_trainer.building import build_replica
-from batchgrowth_trainer.exchange.all_reduce import run_of
 from batchgrowth_trainer.exchange.connections import Encryption, Listener
 from batchgrowth_trainer.exchange.group import Group, PeerLost, form_group, spread_state, swap_with_all
 from batchgrowth_trainer.exchange.reduction import Reduction
 from batchgrowth_trainer.exchange.strategy import Setting, strategy_of
 from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.record.snapshot import PackedTensor, Snapshot, unpack
+from batchgrowth_trainer.replica.data import run_of
 from batchgrowth_trainer.replica.devices import prepare_process
 from batchgrowth_trainer.replica.evaluation import is_judged, judged
 from batchgrowth_trainer.worker import messages
