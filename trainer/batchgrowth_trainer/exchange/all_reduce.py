@@ -35,14 +35,15 @@ class AllReduce:
         group = setting.group
         self._replica = replica
         self._group = group
-        self._watched = setting.watched
+        self._watchdog = setting.watchdog
         self._compression = compression_in(replica)
         self.stream = stream_of(replica) if group.likes_buckets else None
         self._reduction = Reduction(group, self._compression.coding if self._compression else None)
         self._uncoded = Reduction(group)
         self._stopwatch = Stopwatch() if replica.growth.course.looks_at_clock else None
         self._run_of = partial(run_of, group.rank, group.size)
-        self._weights = replica.parameters.length  # what comes before the rest of a row
+        self._gradient_length = replica.parameters.length
+        # Where the total goes. When whole rows are added, the last addition may leave it in one of them instead.
         self._room = torch.empty(replica.length, device=replica.device)
 
     def round(self, stop_requested: Callable[[], bool]) -> Round:
@@ -57,7 +58,7 @@ class AllReduce:
             partials, computed, waited = self._reduce_in_buckets(self.stream, step, run, stop=stop)
             total = self._room
         else:
-            with self._watched:
+            with self._watchdog:
                 partials = replica.partials(step, run, stop=stop, runs=self._run_of)
             self._write_timing(partials)  # before the rows are added: the total brings it to all members
             computed = time.perf_counter()
@@ -68,8 +69,8 @@ class AllReduce:
                 waited = reduced.wait_seconds
             else:
                 total = self._room
-                gradient = total[: self._weights]
-                reduced = self._reduction([row[: self._weights] for row in rows], step.shards, gradient)
+                gradient = total[: self._gradient_length]
+                reduced = self._reduction([row[: self._gradient_length] for row in rows], step.shards, gradient)
                 waited = reduced.put_into(gradient) + self._reduce_rest(rows, step.shards)
         exchanged = time.perf_counter()
         committed = replica.commit(step, total)
@@ -94,8 +95,8 @@ class AllReduce:
         """Put the total of the rest of the row, after the gradient, into `_room` uncompressed; return the seconds spent
         waiting.
         """
-        rest = self._room[self._weights :]
-        return self._uncoded([row[self._weights :] for row in rows], shards, rest).put_into(rest)
+        rest = self._room[self._gradient_length :]
+        return self._uncoded([row[self._gradient_length :] for row in rows], shards, rest).put_into(rest)
 
     def _reduce_in_buckets(
         self, stream: Stream, step: Step, run: tuple[int, int], *, stop: bool
@@ -111,7 +112,7 @@ class AllReduce:
             def in_buckets(nodes: Sequence[tuple[int, int]], compute: ComputeShard) -> list[Partial]:
                 return stream.sums(nodes, compute, bucket_sums.give)
 
-            with self._watched:
+            with self._watchdog:
                 partials = replica.partials(step, run, stop=stop, runs=self._run_of, add_up=in_buckets)
             self._write_timing(partials)
             computed = time.perf_counter()

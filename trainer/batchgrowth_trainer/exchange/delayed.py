@@ -78,7 +78,7 @@ class Delayed:
         while replica.position != last:
             step = next(steps, None)
             if step is not None:
-                with self._setting.watched:
+                with self._setting.watchdog:
                     partials = replica.partials(step, self._run_of(step), stop=stop, runs=self._run_of)
                 rows = [node.row for node in partials]
                 under_way.append((partials, adding.submit(self._added, rows, step.shards)))
@@ -113,7 +113,7 @@ class Delayed:
         total = future.result()
         self._wait_seconds += time.perf_counter() - began
         self._replica.rows.release(partials)
-        stop = self._replica.tail.take_stop(total)
+        stop = self._replica.tail.pop_stop(total)
         self._stop = self._stop or stop
         pending.put(total)
 

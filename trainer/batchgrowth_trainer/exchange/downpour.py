@@ -138,7 +138,7 @@ class Downpour:
     def _gradient(self, step: Step) -> Tensor:
         """Return the row of an update's whole batch; valid until the next call."""
         began = time.perf_counter()
-        with self._setting.watched:
+        with self._setting.watchdog:
             whole = self._computing.partials(step, (0, step.shards))
         self._computing.rows.release(whole)
         self._compute_seconds += time.perf_counter() - began

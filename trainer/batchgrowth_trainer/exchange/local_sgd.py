@@ -67,7 +67,7 @@ class LocalSGD:
             self._start[name].copy_(vector)
         self._buffers_at_start = replica.buffers.clone()
         try:
-            with self._setting.watched:
+            with self._setting.watchdog:
                 rows = self._rows(steps)
             computed = time.perf_counter()
             # A requested stop travels with the sums, so that all members stop after the same round.

@@ -283,7 +283,7 @@ class LogicalReplicas(ABC):
         over = False
         while made < len(periods) and not over:
             period = periods[made]
-            with self.setting.watched:
+            with self.setting.watchdog:
                 self.train(states, period, sums[:, done : done + len(period)])
             with self._exchanging():
                 over = self.mix(states, self.copies.turn + made, stop=stop_requested())

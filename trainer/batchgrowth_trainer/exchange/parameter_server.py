@@ -35,7 +35,7 @@ class ParameterServer:
         group = setting.group
         self._replica = replica
         self._group = group
-        self._watched = setting.watched
+        self._watchdog = setting.watchdog
         self._gradients = Reduction(group)
         self._rest = Reduction(group)
         self._run_of = partial(run_of, group.rank, group.size)
@@ -87,7 +87,7 @@ class ParameterServer:
         group = self._group
         step = replica.plan.step_at(replica.position)
         began = time.perf_counter()
-        with self._watched:
+        with self._watchdog:
             partials = replica.partials(step, self._run_of(step), stop=stop, runs=self._run_of)
         if group.rank == 0:  # which has shard 0
             replica.tail.write_timing(partials[0].row, self._stopwatch.timing)

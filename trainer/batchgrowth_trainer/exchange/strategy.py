@@ -32,14 +32,15 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a strategy works with: the member's replica and group, a context in which it computes, and `check`.
+    """What a strategy works with: the member's replica and group, its watchdog, and `check`.
 
+    A strategy computes in the block of `watchdog`, which detects that the member hangs, and waits for others outside.
     `check()` raises PeerLost once the generation is over; a strategy calls it after it has sent nothing for a while.
     """
 
     replica: Replica
     group: Group
-    watched: AbstractContextManager[object]
+    watchdog: AbstractContextManager[object]
     check: Callable[[], None]
 
 

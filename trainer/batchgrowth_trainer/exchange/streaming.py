@@ -1,8 +1,8 @@
 """Sends sums of gradients as soon as they are final, while the backward pass of a member's last shard goes on.
 
 The gradient is cut into buckets of whole parameters, which depend only on the model. A bucket is final once each of its
-parameters has its gradient in the last shard; then its sums are added along the fixed tree as all others are, so the
-bits are those of adding whole rows at the end.
+parameters has its gradient in the last shard; then its sums are added along the tree (batchgrowth/sum_tree.py) as all
+others are, so the bits are those of adding whole rows at the end.
 """
 
 from collections import Counter
@@ -164,12 +164,12 @@ class _LastShard:
                 break
             self._give_next()
 
-    def end(self, row: Tensor, weights: int) -> None:
-        """Add the rest of the shard's row, after the gradient, which has the first `weights` numbers."""
+    def end(self, row: Tensor, gradient_length: int) -> None:
+        """Add the rest of the shard's row, after the gradient, which has the first `gradient_length` numbers."""
         self.row = row
         while self._next < len(self._missing):
             self._give_next()
-        self._added(slice(weights, None))
+        self._added(slice(gradient_length, None))
 
     def _give_next(self) -> None:
         place = self._stream.places[self._next]

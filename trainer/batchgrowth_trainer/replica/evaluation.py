@@ -26,7 +26,7 @@ from batchgrowth_trainer.workload import Workload, checked, predict
 
 MOST_NUMBERS = 20_000_000  # outputs or targets that are gathered for metrics of the whole set, as float64
 _CHUNK = 256  # examples per forward pass
-_UNWATCHED = nullcontext()
+_NO_WATCHDOG = nullcontext()
 
 Reduce = Callable[[Sequence[Tensor], int, Tensor], Tensor]
 """(rows of this member's nodes, number of chunks, room for the total) -> the total row."""
@@ -47,30 +47,30 @@ class Chunk:
 
 
 def evaluate(
-    replica: Replica, rank: int, size: int, reduce: Reduce, watched: AbstractContextManager[Any] = _UNWATCHED
+    replica: Replica, rank: int, size: int, reduce: Reduce, watchdog: AbstractContextManager[Any] = _NO_WATCHDOG
 ) -> dict[str, float]:
     """Return {"loss": mean loss, metric: mean, …, metric of the whole set: value} over each test set.
 
     Return an empty dictionary without a test set. The names of all test sets but the first come before those of their
-    values. Computes within `watched`; waits for others, and for metrics of the whole set, outside of it.
+    values. Computes within `watchdog`; waits for others, and for metrics of the whole set, outside of it.
     Raises WorkloadError for a metric that does not return one value per example, or for the whole set.
     """
     values: dict[str, float] = {}
     for name in replica.workload.test_sets:
-        of_set = _evaluated(replica, name, rank, size, reduce, watched)
+        of_set = _evaluated(replica, name, rank, size, reduce, watchdog)
         values |= {f"{name}.{key}" if values else key: value for key, value in of_set.items()}
     return values
 
 
 def _evaluated(
-    replica: Replica, name: str, rank: int, size: int, reduce: Reduce, watched: AbstractContextManager[Any]
+    replica: Replica, name: str, rank: int, size: int, reduce: Reduce, watchdog: AbstractContextManager[Any]
 ) -> dict[str, float]:
     workload = replica.workload
     test = replica.workload.test_sets[name]
     names = ("loss", *workload.metrics)
     number = -(-len(test) // _CHUNK)
     layout = lay_out(number, size)
-    with watched:  # computing alone: a member that waits for slower ones below does not hang
+    with watchdog:  # computing alone: a member that waits for slower ones below does not hang
         chunks = computed(replica, name, layout.runs[rank])
         # Every member needs the shapes of chunk 0 to lay out the same row, so the others compute that chunk too.
         first = chunks
@@ -218,10 +218,10 @@ def _halves(row: Tensor, shapes: Chunk, examples: int) -> tuple[Tensor, Tensor]:
 
 
 def judged(
-    replica: Replica, rank: int, size: int, reduce: Reduce, watched: AbstractContextManager[Any] = _UNWATCHED
+    replica: Replica, rank: int, size: int, reduce: Reduce, watchdog: AbstractContextManager[Any] = _NO_WATCHDOG
 ) -> dict[str, float]:
     """Evaluate the replica, let its judgement take the values into account, and return the values."""
-    values = evaluate(replica, rank, size, reduce, watched)
+    values = evaluate(replica, rank, size, reduce, watchdog)
     if replica.judgement.is_asked:
         with replica.as_evaluated():
             replica.judgement.take(replica.position, values, replica.model_tensors())

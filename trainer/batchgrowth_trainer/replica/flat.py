@@ -296,7 +296,7 @@ class Tail:
         """Mark in the row that this member requests a stop."""
         row[-1] = 1.0
 
-    def take_stop(self, total: Tensor) -> bool:
+    def pop_stop(self, total: Tensor) -> bool:
         """Return whether a stop was requested, and remove the request from the total."""
         requested = bool(total[-1] > 0)
         total[-1] = 0.0

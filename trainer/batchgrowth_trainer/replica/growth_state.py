@@ -78,10 +78,10 @@ class GrowthState:
             return None
         self._waiting.append((step, sums, norm))
         if self.course.is_due(step.after) or len(self._waiting) == _MOST_WAITING:
-            return self._take_in()
+            return self._catch_up()
         return None
 
-    def _take_in(self) -> BatchDecision | None:
+    def _catch_up(self) -> BatchDecision | None:
         """Take the waiting updates into account, and return the outcome of the last; earlier ones have no look due."""
         waiting = self._waiting
         self._waiting = []
@@ -105,7 +105,7 @@ class GrowthState:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the live vector by its name; empty if nothing is measured."""
-        self._take_in()
+        self._catch_up()
         if not self._is_written:
             self._vector[_DECISIONS:] = torch.tensor(self._memory, dtype=torch.float64)
             self._is_written = True

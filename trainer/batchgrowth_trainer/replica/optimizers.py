@@ -23,10 +23,10 @@ from batchgrowth_trainer.replica.flat import FlatParameters
 # process or through a checkpoint and continue with the same bits.  The steps are torch's functions, not its classes:
 # constructing one of those loads torch's compiler, a second that a new worker should not spend.
 
-Take = Callable[[Tensor, Tensor, Mapping[str, Tensor], float, int], None]
+StepFunction = Callable[[Tensor, Tensor, Mapping[str, Tensor], float, int], None]
 BLOCK = 1 << 17
 """The elements of a vector that each thread of a CPU steps on at once: of four or five vectors, 2 MiB in its caches."""
-_Bound = tuple[Take, slice, Tensor, Mapping[str, Tensor]]
+_Bound = tuple[StepFunction, slice, Tensor, Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Stepper:
     """
 
     state: tuple[str, ...]
-    step: Take
+    step: StepFunction
     by_parameter: bool = False
     spared: "Stepper | None" = None
 
