@@ -1,4 +1,7 @@
-"""Errors of users' code and data: which may pass with a retry, and a paragraph about each with its line and remedy."""
+"""Errors of users' code and data: which may pass with a retry, and a paragraph about each with its line and remedy.
+
+A loss or a gradient that is not finite, which stops the training, is one of them: `check_finite`.
+"""
 
 import errno
 import io
@@ -10,12 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from inspect import unwrap
+from math import inf
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
 from batchgrowth.errors import BatchGrowthError, DataError, WorkloadError
+from batchgrowth.plan import Step
 from torch import nn
 
 __all__ = [
@@ -25,6 +30,7 @@ __all__ = [
     "WorkerFault",
     "advice_for",
     "begin",
+    "check_finite",
     "described",
     "is_of_the_device",
     "may_pass",
@@ -195,6 +201,21 @@ def reported_as_device_fault(what: str) -> Iterator[None]:
         if not is_of_the_device(error):
             raise
         raise workload_error(what, error) from error
+
+
+def check_finite(step: Step, learning_rate: float, loss: float, norm: float) -> None:
+    """Raise WorkloadError if the summed loss of an update, or the norm of its gradient, is not finite.
+
+    The error names the update but no shard, because only the total is tested.
+    """
+    if abs(loss) < inf and norm < inf:
+        return
+    raise WorkloadError(
+        f"update {step.position.update + 1} (epoch {step.position.epoch + 1}, batch {step.batch_size}, learning rate "
+        f"{learning_rate:g}) is not finite: loss {loss / step.examples:g}, gradient norm {norm:g}. "
+        "The weights are unchanged; lower learningRate.initial, warm up, or look for a log or a division by zero "
+        "in the loss."
+    )
 
 
 def workload_error(what: str, error: BaseException, remedy: str | None = None) -> WorkloadError:

@@ -185,7 +185,7 @@ def in_run(stream: Stream, replica: Replica, layer: nn.Module, shards: int) -> I
         happened.append(f"bucket of {len(rows)}")
 
     replica.rows.release(
-        replica.partials(step, (0, shards), add_up=lambda nodes, compute: stream.sums(nodes, compute, give))
+        replica.partials(step, (0, shards), sum_nodes=lambda nodes, compute: stream.sums(nodes, compute, give))
     )
     hook.remove()
     yield from happened
@@ -277,7 +277,9 @@ def test_a_member_that_was_wrong_may_have_no_shard_next(replica_of: Callable[...
     assert stream is not None
     stream.is_wrong = True
     step = replica.plan.step_at(replica.position)
-    nothing = replica.partials(step, (0, 0), add_up=lambda nodes, compute: stream.sums(nodes, compute, lambda *_: None))
+    nothing = replica.partials(
+        step, (0, 0), sum_nodes=lambda nodes, compute: stream.sums(nodes, compute, lambda *_: None)
+    )
     assert nothing == []
     assert not stream.is_wrong
 

@@ -113,7 +113,7 @@ class AllReduce:
                 return stream.sums(nodes, compute, bucket_sums.give)
 
             with self._watchdog:
-                partials = replica.partials(step, run, stop=stop, runs=self._run_of, add_up=in_buckets)
+                partials = replica.partials(step, run, stop=stop, runs=self._run_of, sum_nodes=in_buckets)
             self._write_timing(partials)
             computed = time.perf_counter()
             waited = bucket_sums.wait()

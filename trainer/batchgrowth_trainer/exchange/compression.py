@@ -22,7 +22,7 @@ _MEASURE_SECONDS = 1.0  # between two nodes whose rounding is measured, which ta
 
 
 class Compression:
-    """Rounds the gradient in each node of the tree; the replica calls it as `round_node`.
+    """Rounds the gradient in each node of the tree; the replica calls it as `quantize_node`.
 
     `error` is the norm of the rounding error at the last measured node, divided by the norm of its gradient; None
     before the first.
@@ -58,7 +58,7 @@ def compression_for(spec: JobSpec) -> Compression | None:
 
 def compression_in(replica: Replica) -> Compression | None:
     """Return the compression of the replica's nodes; None if its job compresses nothing."""
-    compression = replica.round_node
+    compression = replica.quantize_node
     assert compression is None or isinstance(compression, Compression)
     return compression
 

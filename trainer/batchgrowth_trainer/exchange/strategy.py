@@ -68,7 +68,7 @@ def strategy_of(setting: Setting) -> Strategy:
 
 def prepare_exchange(replica: Replica) -> None:
     """Register the tensors that the job's exchange keeps in the replica, and set the compression of its sums."""
-    replica.round_node = compression_for(replica.spec)
+    replica.quantize_node = compression_for(replica.spec)
     register = getattr(resolve_name(replica.spec.exchange.entry.strategy), "register", None)
     if register is not None:
         register(replica)

@@ -16,10 +16,8 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
-from math import inf
 
 import torch
-from batchgrowth.errors import WorkloadError
 from batchgrowth.looks import NOT_TIMED, Timing
 from batchgrowth.plan import Step
 from torch import Tensor, nn
@@ -372,15 +370,3 @@ class Rows:
     def free(self) -> int:
         """Return the number of rows that are free for the next update."""
         return len(self._free)
-
-
-def check_finite(step: Step, learning_rate: float, loss: float, norm: float) -> None:
-    """Raise WorkloadError if the summed loss of an update, or the norm of its gradient, is not finite."""
-    if abs(loss) < inf and norm < inf:
-        return
-    raise WorkloadError(
-        f"update {step.position.update + 1} (epoch {step.position.epoch + 1}, batch {step.batch_size}, learning rate "
-        f"{learning_rate:g}) is not finite: loss {loss / step.examples:g}, gradient norm {norm:g}. "
-        "The weights are unchanged; lower learningRate.initial, warm up, or look for a log or a division by zero "
-        "in the loss."
-    )

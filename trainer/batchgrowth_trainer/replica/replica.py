@@ -23,7 +23,7 @@ from batchgrowth.sum_tree import subtrees, tree_sum
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from batchgrowth_trainer.blame import FAULTS, workload_error
+from batchgrowth_trainer.blame import FAULTS, check_finite, workload_error
 from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.record.history import Committed
 from batchgrowth_trainer.record.snapshot import Snapshot, from_replica_tensors
@@ -39,7 +39,6 @@ from batchgrowth_trainer.replica.flat import (
     Start,
     Sums,
     Tail,
-    check_finite,
     largest_shard,
 )
 from batchgrowth_trainer.replica.growth_state import GrowthState
@@ -65,7 +64,7 @@ class ComputeShard(Protocol):
         """Return the shard's sum; the backward pass runs in the context that `follow` returns."""
 
 
-AddUp = Callable[[Sequence[tuple[int, int]], ComputeShard], list[Partial]]
+SumNodes = Callable[[Sequence[tuple[int, int]], ComputeShard], list[Partial]]
 """Returns the sums of these nodes of the tree, in order."""
 
 
@@ -122,7 +121,7 @@ class Replica:
         self.arithmetic = Arithmetic()
         self.on_shard: Callable[[], object] | None = None
         """Called after each shard, or chunk of the test set, by the thread that computes it."""
-        self.round_node: Callable[[Partial], None] | None = None
+        self.quantize_node: Callable[[Partial], None] | None = None
         """Rounds the sum at each node of the tree, a shard's own included, before it is used or sent.
 
         Set by exchange.strategy.prepare_exchange if the job has an exchange.compression.
@@ -171,24 +170,24 @@ class Replica:
         *,
         stop: bool = False,
         runs: Runs = none_known,
-        add_up: AddUp | None = None,
+        sum_nodes: SumNodes | None = None,
     ) -> list[Partial]:
         """Return the sums of the largest subtrees that together cover the shards [run[0], run[1]), in order.
 
-        `runs` gives this member's shards of later updates, whose examples are read ahead. `add_up` replaces the default
-        way to make the sums, which adds whole rows.
+        `runs` gives this member's shards of later updates, whose examples are read ahead. `sum_nodes` replaces the
+        default way to make the sums, which adds whole rows.
         """
 
         def ahead(shard: int) -> Iterator[Any]:
             return self.requests.coming(self.plan, step, range(shard, run[1]), runs)
 
-        partials = self.sums(step, subtrees(run[0], run[1], step.shards), ahead, add_up)
+        partials = self.sums(step, subtrees(run[0], run[1], step.shards), ahead, sum_nodes)
         if stop and partials:
             self.tail.request_stop(partials[0].row)
         return partials
 
     def sums(
-        self, step: Step, nodes: Sequence[tuple[int, int]], ahead: Ahead, add_up: AddUp | None = None
+        self, step: Step, nodes: Sequence[tuple[int, int]], ahead: Ahead, sum_nodes: SumNodes | None = None
     ) -> list[Partial]:
         """Return the sum over the shards of each node [lo, hi), along a tree; see `partials`.
 
@@ -198,8 +197,8 @@ class Replica:
             self.model.train()
         with self.buffers.kept() as start:
             compute = partial(self._compute_shard, step, start, ahead)
-            if add_up is not None:  # of exchange.streaming: it calls `compute`, and sends buckets meanwhile
-                return add_up(nodes, compute)
+            if sum_nodes is not None:  # of exchange.streaming: it calls `compute`, and sends buckets meanwhile
+                return sum_nodes(nodes, compute)
             return [tree_sum(lo, hi, compute, self.add) for lo, hi in nodes]
 
     def _compute_shard(
@@ -250,8 +249,8 @@ class Replica:
             quantity.write(place, loss, done.gradient, weight)
         if self.buffers.length:
             self.buffers.change_since(start, count, done.buffers)
-        if self.round_node is not None:
-            self.round_node(done)
+        if self.quantize_node is not None:
+            self.quantize_node(done)
         if self.on_shard is not None:
             self.on_shard()
         return done
@@ -260,8 +259,8 @@ class Replica:
         """Return `left` with `right`, the subtree after it, added; `right` is released."""
         left.row.add_(right.row)
         left.hi = right.hi
-        if self.round_node is not None:
-            self.round_node(left)
+        if self.quantize_node is not None:
+            self.quantize_node(left)
         self.rows.release((right,))
         return left
 
