@@ -8,7 +8,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.exchange.strategy import prepare_exchange
 from batchgrowth_trainer.record.functions import function_in, receive
 from batchgrowth_trainer.record.output import BEST_FILE, WEIGHTS_FILE
@@ -19,6 +18,7 @@ from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.seeds import draw_seed, untouched_randomness
 from batchgrowth_trainer.replica.trial import try_out
 from batchgrowth_trainer.user_code import load_workload
+from batchgrowth_trainer.user_errors import reported_as_workload_error
 from batchgrowth_trainer.workload import Workload
 
 

@@ -21,7 +21,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.data import IterableDataset
 
-from batchgrowth_trainer.blame import (
+from batchgrowth_trainer.record import functions
+from batchgrowth_trainer.record.history import EVALUATION_HEADER
+from batchgrowth_trainer.user_errors import (
     FAULTS,
     ReadFault,
     advice_for,
@@ -32,8 +34,6 @@ from batchgrowth_trainer.blame import (
     seen_at,
     workload_error,
 )
-from batchgrowth_trainer.record import functions
-from batchgrowth_trainer.record.history import EVALUATION_HEADER
 from batchgrowth_trainer.workload import Dataset, Workload
 
 __all__ = ["find_function", "find_modules_in", "load_workload"]

@@ -12,7 +12,7 @@ import torch
 from batchgrowth.errors import WorkloadError
 from torch import Tensor, nn
 
-from batchgrowth_trainer.blame import (
+from batchgrowth_trainer.user_errors import (
     seen_at,
 )
 

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from batchgrowth_trainer.blame import DeviceFault
 from batchgrowth_trainer.drivers.gather_scatter import (
     LONGEST_REST,
     SHORTEST_SECONDS,
@@ -12,6 +11,7 @@ from batchgrowth_trainer.drivers.gather_scatter import (
     Gathering,
     Stragglers,
 )
+from batchgrowth_trainer.user_errors import DeviceFault
 from batchgrowth_trainer.worker.messages import Left
 from batchgrowth_trainer.workers import health
 from batchgrowth_trainer.workers.membership import Ended

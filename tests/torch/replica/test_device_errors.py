@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 from batchgrowth.errors import WorkloadError
-from batchgrowth_trainer.blame import DeviceFault, reported_as_device_fault
 from batchgrowth_trainer.replica import trial
 from batchgrowth_trainer.replica.flat import FlatBuffers
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.seeds import untouched_randomness
 from batchgrowth_trainer.training import Options, train
+from batchgrowth_trainer.user_errors import DeviceFault, reported_as_device_fault
 from torch import nn
 
 ASSERTED = torch.AcceleratorError(

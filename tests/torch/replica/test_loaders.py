@@ -20,13 +20,13 @@ import torch
 from batchgrowth.errors import DataError, WorkloadError
 from batchgrowth.plan import Plan, Step
 from batchgrowth.position import Position
-from batchgrowth_trainer.blame import ReadFault
 from batchgrowth_trainer.drivers.single_process import only_one
 from batchgrowth_trainer.replica import loaders as module
 from batchgrowth_trainer.replica.data import Request
 from batchgrowth_trainer.replica.evaluation import evaluate
 from batchgrowth_trainer.replica.loaders import Loaders
 from batchgrowth_trainer.replica.replica import Replica
+from batchgrowth_trainer.user_errors import ReadFault
 from batchgrowth_trainer.workload import Workload
 from small import FEATURES, data, net
 from torch import Tensor

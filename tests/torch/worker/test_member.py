@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from batchgrowth.position import Position
-from batchgrowth_trainer.blame import DeviceFault
 from batchgrowth_trainer.exchange.connections import TOKEN_BYTES, assign_ranks
 from batchgrowth_trainer.exchange.group import Group, PeerLost, spread_state
 from batchgrowth_trainer.exchange.strategy import Setting, Strategy, strategy_of
 from batchgrowth_trainer.record.snapshot import Snapshot
+from batchgrowth_trainer.user_errors import DeviceFault
 from batchgrowth_trainer.worker import member as of_member
 from batchgrowth_trainer.worker.member import Member
 from batchgrowth_trainer.worker.messages import EvaluationReport, MemberOutcome, Order, RowsReport

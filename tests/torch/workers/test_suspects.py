@@ -5,7 +5,7 @@ import pickle
 import pytest
 import torch
 from batchgrowth.errors import DataError, WorkloadError
-from batchgrowth_trainer.blame import (
+from batchgrowth_trainer.user_errors import (
     DeviceFault,
     ReadFault,
     is_of_the_device,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from batchgrowth.errors import DataError, WorkloadError
-from batchgrowth_trainer.blame import ReadFault
 from batchgrowth_trainer.user_code import load_workload
+from batchgrowth_trainer.user_errors import ReadFault
 from batchgrowth_trainer.workload import Workload
 
 Load = Callable[..., Workload]

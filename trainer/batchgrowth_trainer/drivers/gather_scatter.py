@@ -21,7 +21,6 @@ from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.plan import Step
 from batchgrowth.sum_tree import lay_out
 
-from batchgrowth_trainer.blame import WorkerFault
 from batchgrowth_trainer.building import build_replica
 from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.drivers.scaling import Join, Scaling
@@ -32,6 +31,7 @@ from batchgrowth_trainer.record.snapshot import PackedTensor, Trained, pack_all
 from batchgrowth_trainer.replica.evaluation import trained_of
 from batchgrowth_trainer.replica.growth_state import Stopwatch
 from batchgrowth_trainer.replica.replica import Replica
+from batchgrowth_trainer.user_errors import WorkerFault
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import Gradients, Left
 from batchgrowth_trainer.workers import health

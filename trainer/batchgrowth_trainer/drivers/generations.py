@@ -17,12 +17,12 @@ from typing import Any
 from batchgrowth.errors import BatchGrowthError
 from distributed import Future
 
-from batchgrowth_trainer.blame import WorkerFault
 from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.drivers.scaling import Join, Scaling
 from batchgrowth_trainer.exchange.connections import TOKEN_BYTES, assign_ranks
 from batchgrowth_trainer.exchange.group import Rendezvous
 from batchgrowth_trainer.record.snapshot import PackedSnapshot, Trained, pack_snapshot, unpack_snapshot, unpack_trained
+from batchgrowth_trainer.user_errors import WorkerFault
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import (
     EvaluationReport,

@@ -18,7 +18,6 @@ from threading import Lock
 
 from batchgrowth.plan import Step, round_at
 
-from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.drivers.scaling import Join
 from batchgrowth_trainer.drivers.single_process import Advance, train_here
@@ -27,6 +26,7 @@ from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.devices import prepare_process
 from batchgrowth_trainer.replica.optimizers import FlatOptimizer
 from batchgrowth_trainer.replica.replica import Replica, undone_by_errors
+from batchgrowth_trainer.user_errors import reported_as_workload_error
 
 _UPDATES = 16  # of each thread in a round
 _LOOK_SECONDS = 0.1  # between two looks whether a stop is requested

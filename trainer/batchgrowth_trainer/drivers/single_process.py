@@ -8,7 +8,6 @@ from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.plan import Step
 from torch import Tensor
 
-from batchgrowth_trainer.blame import reported_as_device_fault
 from batchgrowth_trainer.building import build_replica
 from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.drivers.scaling import Join
@@ -18,6 +17,7 @@ from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.evaluation import judged, trained_of
 from batchgrowth_trainer.replica.growth_state import Stopwatch
 from batchgrowth_trainer.replica.replica import Replica
+from batchgrowth_trainer.user_errors import reported_as_device_fault
 from batchgrowth_trainer.workers.arithmetics import SHARDS
 
 Advance = Callable[[RunState, Replica], None]

@@ -10,7 +10,7 @@ from typing import TypeVar
 from batchgrowth.errors import CheckpointError, StorageError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_before_delay, wait_exponential
 
-from batchgrowth_trainer.blame import may_pass
+from batchgrowth_trainer.user_errors import may_pass
 
 # A StorageError may pass and is retried for a while: no space is left, a disk or its server fails, another run still
 # holds the lock. A CheckpointError would recur: a permission is missing, a path is no folder, a name is too long.

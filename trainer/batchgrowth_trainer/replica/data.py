@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from batchgrowth_trainer.blame import (
+from batchgrowth_trainer.replica.seeds import example_order, generator_states, reading_seed, seed_generators
+from batchgrowth_trainer.user_errors import (
     ReadFault,
     advice_for,
     is_of_the_device,
@@ -26,7 +27,6 @@ from batchgrowth_trainer.blame import (
     reported_as_workload_error,
     seen_at,
 )
-from batchgrowth_trainer.replica.seeds import example_order, generator_states, reading_seed, seed_generators
 from batchgrowth_trainer.workload import TARGET_KEYS, Collate, Dataset, Workload
 
 _LOG = logging.getLogger(__name__)

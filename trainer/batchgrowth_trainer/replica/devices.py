@@ -15,7 +15,7 @@ from batchgrowth.contract.environment import ARENAS, MMAPPED_CHUNKS, TRIM_THRESH
 from batchgrowth.errors import WorkloadError
 from batchgrowth.spec import JobSpec
 
-from batchgrowth_trainer.blame import DeviceFault
+from batchgrowth_trainer.user_errors import DeviceFault
 
 # The parameters of mallopt(3).
 _M_TRIM_THRESHOLD = -1

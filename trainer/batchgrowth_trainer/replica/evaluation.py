@@ -12,12 +12,12 @@ from batchgrowth.evaluations import evaluation_due
 from batchgrowth.sum_tree import Layout, lay_out, tree_sum
 from torch import Tensor
 
-from batchgrowth_trainer.blame import reported_as_workload_error, seen_at
 from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.data import Request, to_device
 from batchgrowth_trainer.replica.devices import autocast
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.seeds import draw_seed, seed_generators
+from batchgrowth_trainer.user_errors import reported_as_workload_error, seen_at
 from batchgrowth_trainer.workload import Workload, checked, predict
 
 # A test set is cut into fixed chunks. Each member evaluates a run of chunks, and their sums are added along the same

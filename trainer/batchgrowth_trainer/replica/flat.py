@@ -22,7 +22,7 @@ from batchgrowth.looks import NOT_TIMED, Timing
 from batchgrowth.plan import Step
 from torch import Tensor, nn
 
-from batchgrowth_trainer.blame import reported_as_workload_error, seen_at
+from batchgrowth_trainer.user_errors import reported_as_workload_error, seen_at
 
 _ALIGNMENT = 16  # elements (64 bytes of float32), so that kernels take the same code path for every view
 

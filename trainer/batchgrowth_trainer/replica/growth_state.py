@@ -14,8 +14,8 @@ from batchgrowth.shards import busiest
 from batchgrowth.spec import JobSpec
 from torch import Tensor
 
-from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.replica.flat import LOSS, SHARD_SQUARES, Sums, largest_shard
+from batchgrowth_trainer.user_errors import reported_as_workload_error
 
 
 class Stopwatch:

@@ -26,8 +26,8 @@ from typing import Any
 import torch
 from batchgrowth.errors import BatchGrowthError
 
-from batchgrowth_trainer.blame import FAULTS, ReadFault, workload_error
 from batchgrowth_trainer.replica.data import Request, fetch, is_indexed, read
+from batchgrowth_trainer.user_errors import FAULTS, ReadFault, workload_error
 from batchgrowth_trainer.workload import Workload
 
 Batch = tuple[Any, Any]

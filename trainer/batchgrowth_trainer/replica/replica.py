@@ -23,7 +23,6 @@ from batchgrowth.sum_tree import subtrees, tree_sum
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from batchgrowth_trainer.blame import FAULTS, check_finite, workload_error
 from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.record.history import Committed
 from batchgrowth_trainer.record.snapshot import Snapshot, from_replica_tensors
@@ -46,6 +45,7 @@ from batchgrowth_trainer.replica.judgement import Judgement
 from batchgrowth_trainer.replica.loaders import Loaders
 from batchgrowth_trainer.replica.optimizers import AnyOptimizer, average_of, optimizer_of, spared
 from batchgrowth_trainer.replica.seeds import seed_generators, shard_seed
+from batchgrowth_trainer.user_errors import FAULTS, check_finite, workload_error
 from batchgrowth_trainer.workload import Workload
 
 SURELY_FINITE = 1e38

@@ -14,10 +14,10 @@ from batchgrowth.errors import WorkloadError
 from batchgrowth.spec import JobSpec
 from torch import Tensor, nn
 
-from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.replica.flat import FlatParameters
 from batchgrowth_trainer.replica.seeds import draw_seed, seed_generators
 from batchgrowth_trainer.user_code import find_function
+from batchgrowth_trainer.user_errors import reported_as_workload_error
 
 FIELD = "optimizer.torch.optimizer"
 _REMEDY = (

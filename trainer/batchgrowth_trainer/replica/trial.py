@@ -12,11 +12,11 @@ from batchgrowth.errors import WorkloadError
 from batchgrowth.position import Position
 from torch import Tensor
 
-from batchgrowth_trainer.blame import reported_as_device_fault, reported_as_workload_error, seen_at
 from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.record.snapshot import pack
 from batchgrowth_trainer.replica.data import Request, Requests, is_indexed, read
 from batchgrowth_trainer.replica.replica import Replica
+from batchgrowth_trainer.user_errors import reported_as_device_fault, reported_as_workload_error, seen_at
 
 
 def first_shard(replica: Replica) -> Arithmetic:

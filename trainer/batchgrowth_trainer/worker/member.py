@@ -22,7 +22,6 @@ from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec
 from torch import Tensor
 
-from batchgrowth_trainer.blame import DeviceFault, reported_as_device_fault
 from batchgrowth_trainer.building import build_replica
 from batchgrowth_trainer.exchange.connections import Encryption, Listener
 from batchgrowth_trainer.exchange.group import Group, PeerLost, form_group, spread_state, swap_with_all
@@ -33,6 +32,7 @@ from batchgrowth_trainer.record.snapshot import PackedTensor, Snapshot, unpack
 from batchgrowth_trainer.replica.data import run_of
 from batchgrowth_trainer.replica.devices import prepare_process
 from batchgrowth_trainer.replica.evaluation import is_judged, judged
+from batchgrowth_trainer.user_errors import DeviceFault, reported_as_device_fault
 from batchgrowth_trainer.worker import messages
 from batchgrowth_trainer.worker.pause import PauseClock
 
@@ -319,18 +319,22 @@ class _MemberGeneration:
                 break
             if control.abandoned:
                 raise PeerLost("another driver has taken over")
-            done = self._strategy.round(self._stop_requested)
+            made = self._strategy.round(self._stop_requested)
             # The updates of a round share its times in equal parts, the last one ending now.
-            share = len(done.done)
-            seconds = (done.compute_seconds / share, done.exchange_seconds / share, done.wait_seconds / share)
-            for number, (step, committed) in enumerate(done.done, start=1):
-                ago = (share - number) * sum(seconds)
+            num_updates = len(made.done)
+            seconds = (
+                made.compute_seconds / num_updates,
+                made.exchange_seconds / num_updates,
+                made.wait_seconds / num_updates,
+            )
+            for number, (step, committed) in enumerate(made.done, start=1):
+                ago = (num_updates - number) * sum(seconds)
                 self._member.rows.append(HistoryRow.now(step, replica.plan, committed, self._group.size, seconds, ago))
             self._member.pause_clock.start(replica.position.update)
-            self._figures = self._figures.then(done.figures)
+            self._figures = self._figures.then(made.figures)
             if time.perf_counter() - self._reported_at > self._report_seconds:
                 self._report()
-            stop = done.stop
+            stop = made.stop
         self._report()
 
     def _check(self) -> None:
@@ -364,8 +368,8 @@ class _MemberGeneration:
         known = replica.judgement.known(self._evaluated)
         if not evaluation_due(replica.spec, replica.plan, replica.position, known):
             return
-        watched = self._member.watchdog
-        values = judged(replica, self._group.rank, self._group.size, self._reduce, watched)
+        watchdog = self._member.watchdog
+        values = judged(replica, self._group.rank, self._group.size, self._reduce, watchdog)
         self._evaluated = replica.position.epoch
         report = messages.EvaluationReport(replica.position, values, time.time(), replica.judgement.end)
         self._member.evaluations.append(report)

@@ -22,7 +22,7 @@ from distributed.core import clean_exception
 from distributed.protocol import to_serialize
 from distributed.protocol.pickle import dumps, loads
 
-from batchgrowth_trainer.blame import described
+from batchgrowth_trainer.user_errors import described
 from batchgrowth_trainer.worker.messages import COMPUTE
 from batchgrowth_trainer.workers.connection import LOST, SchedulerLost
 

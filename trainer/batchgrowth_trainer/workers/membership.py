@@ -10,7 +10,7 @@ from distributed.client import ClosedClientError
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.scheduler import KilledWorker
 
-from batchgrowth_trainer.blame import WorkerFault
+from batchgrowth_trainer.user_errors import WorkerFault
 from batchgrowth_trainer.worker.messages import Joined, Left, MemberOutcome, Message, Prepared
 from batchgrowth_trainer.workers.calls import CALL_SECONDS, Calls, WorkerRequest
 from batchgrowth_trainer.workers.connection import LOST, SchedulerLost

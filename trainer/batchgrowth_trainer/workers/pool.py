@@ -11,7 +11,7 @@ from batchgrowth.errors import BatchGrowthError, Superseded
 from batchgrowth.spec import JobSpec
 from distributed import Client, Future
 
-from batchgrowth_trainer.blame import WorkerFault
+from batchgrowth_trainer.user_errors import WorkerFault
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.addresses import host_and_port
 from batchgrowth_trainer.worker.messages import Joined, Leaving, Left, Prepared, decode
