@@ -76,6 +76,8 @@ class Timings:
         if spread > _SAME_LOAD * self.updates * self.squares:
             a = (self.seconds * self.squares - self.loads * self.products) / spread
             b = (self.updates * self.products - self.loads * self.seconds) / spread
+            # An update has neither a negative fixed cost nor a negative cost per example: then the other explains all
+            # of it.
             if b < 0:
                 return self.seconds / self.updates, 0.0
             if a >= 0:

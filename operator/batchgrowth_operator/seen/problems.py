@@ -80,6 +80,7 @@ def trainer_problem(seen: Observed, clock: Clock) -> Problem | None:
 
 
 def _cluster_problems(seen: Observed, clock: Clock) -> Iterator[Problem]:
+    # Causes come before their effects, because only the first problem is told: a refused write explains a missing pod.
     for failure in seen.failures:
         yield _refused_write(failure)
     yield from _dask_operator_problems(seen, clock)

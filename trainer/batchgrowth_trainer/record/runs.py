@@ -49,6 +49,7 @@ def declared_manifest(directory: Path) -> str:
             growth = {"type": "Milestones", "milestones": {"steps": steps}}
         document["spec"]["batch"]["growth"] = growth
     text = _text(document)
+    # Only for its errors: a manifest that cannot be read back must not be handed out.
     read_manifest(text, source=str(_job_file(directory)))
     return text
 

@@ -89,6 +89,7 @@ class Judgement:
         """Return the state dict of the model, on the CPU, at its best evaluation; None if there is none."""
         if RECORD not in self._judged or not self._judged[RECORD].update:
             return None
+        # A state dict is read from the model, so the model has the best weights for this moment.
         kept = {name: vector.clone() for name, vector in weights.items()}
         for name, vector in weights.items():
             vector.copy_(self._best[f"{BEST}{name}"])

@@ -80,6 +80,7 @@ class TorchOptimizer:
 
         Raises WorkloadError if the optimizer raises an error, or keeps other values than after its first step.
         """
+        # The optimizer may draw random numbers: seeded by the update, every process draws the same.
         seed_generators(draw_seed(self._seed, "optimizer", updates_done))
         for leaf, span in zip(self._leaves, self._spans, strict=True):
             leaf.grad = span.of(gradient)
