@@ -19,7 +19,7 @@ from batchgrowth_operator.settings import Defaults, LeaseLock, Network, Rule, Se
 
 
 def rules(option: str, text: str) -> tuple[Rule, ...]:
-    """Return the maps of a JSON list. Raises BadParameter, which names the option, for other text."""
+    """Return the maps in a JSON list. For other text, raises BadParameter, which names the option."""
     try:
         found = json.loads(text)
     except ValueError:

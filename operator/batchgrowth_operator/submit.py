@@ -36,7 +36,7 @@ LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A ConfigMap, and the `workload.source` that mounts its keys at the paths of their files."""
+    """A ConfigMap with code, and the `workload.source` that mounts each key at its file's path."""
 
     config_map: dict[str, Any]
     source: dict[str, Any]
@@ -92,7 +92,7 @@ def packed(job: str, files: Mapping[str, bytes]) -> Code:
 
 
 def has_module(files: Mapping[str, bytes], entrypoint: str) -> bool:
-    """Return whether the first name of "package.module:function" is a module or package among the files."""
+    """Return whether the files have the module or package that an entrypoint "package.module:function" begins with."""
     first = entrypoint.partition(":")[0].partition(".")[0]
     return any(path == f"{first}.py" or path.startswith(f"{first}/") for path in files)
 

@@ -242,7 +242,7 @@ def plan_totals(course: Course, *, ran: bool = False) -> str:
 
 
 def declared_totals(plan: Plan, spec: JobSpec) -> str:
-    """Return updates, examples, and the updates of a constant batch, for a plan that is known to its end."""
+    """Return the updates and examples of a plan that is known to its end, and the updates with a constant batch."""
     batch = spec.batch.model_copy(update={"maximum": spec.batch.initial, "growth": Growth()})
     learning_rate = spec.learning_rate.model_copy(update={"schedule": None, "warmup": None})
     constant = make_plan(spec.model_copy(update={"batch": batch, "learning_rate": learning_rate})).updates
@@ -279,7 +279,7 @@ def exchange_note(spec: JobSpec) -> str:
 
 
 def gain_note(spec: JobSpec) -> str:
-    """Return how a measured gain changes the learning rates of the plan; empty without a gain."""
+    """Return a note about how a measured gain changes the plan's learning rates; empty without a gain."""
     rate = spec.learning_rate
     if not rate.entry.gain:
         return ""
@@ -333,7 +333,9 @@ def _room(command: str | None) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit; a user's error prints its text on stderr and sets the exit code, no traceback."""
+    """Run the command line and exit; a user's error prints its text on stderr, without a traceback, and sets the exit
+    code.
+    """
     given = sys.argv[1:] if arguments is None else list(arguments)
     asked = next((word for word in given if not word.startswith("-")), None)
     for entry in entry_points(group=COMMANDS):

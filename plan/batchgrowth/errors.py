@@ -37,7 +37,7 @@ class Fault:
 
 
 class BatchGrowthError(Exception):
-    """The root of the tree; its text is one paragraph that a user can act on."""
+    """The root of all errors that a user can meet; its text is one paragraph that a user can act on."""
 
     exit_code: ClassVar[int] = 1
 

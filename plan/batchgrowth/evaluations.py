@@ -12,7 +12,7 @@ from batchgrowth.spec import JobSpec, WatchedMetric
 
 
 def evaluation_due(spec: JobSpec, plan: Plan, position: Position, evaluated: int) -> bool:
-    """Return True if an epoch ends at `position` and is due for evaluation; epochs up to `evaluated` are done.
+    """Return True if an epoch ends at `position` and an evaluation is due; epochs up to `evaluated` are evaluated.
 
     The last epoch is always evaluated.
     """
@@ -37,7 +37,7 @@ class BestEvaluation:
     misses: int = 0
 
     def after(self, position: Position, value: float, watched: WatchedMetric) -> "BestEvaluation":
-        """Return the result with the evaluation at that position; self if it is known.
+        """Return the record with the evaluation at that position; the same record if that evaluation is known.
 
         The first of equal values stays the best. A value that is not finite is never the best.
         """

@@ -1,4 +1,4 @@
-"""What an entry of a registry is made of, ours and third parties' alike, and the arithmetic of its numbers.
+"""The parts of a registry's entry, whether ours or a third party's, and exact arithmetic for their numbers.
 
 Entries are loaded while the manifest's models are built, so the module of an entry imports nothing else of this
 package at its top.
@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Until:
-    """When to ask a growth rule again: at the start of an epoch or before an update; never by default."""
+    """When to ask a growth rule again: at the start of an epoch, before an update, or by default never."""
 
     epoch: int | None = None
     update: int | None = None
@@ -114,7 +114,7 @@ class RateRule(Protocol):
     """The learning rate of a batch: exact if it is rational, else to 50 digits."""
 
     def __call__(self, rate: Fraction, initial: int, wanted: int, used: int) -> Fraction:
-        """Return the learning rate of a batch of `used` examples when `wanted` were wanted.
+        """Return the learning rate of a batch of `used` examples if the growth wants `wanted` examples.
 
         `rate` is the learning rate of a batch of `initial` examples.
         """
@@ -138,7 +138,7 @@ class ScheduleRule(Protocol):
     """A schedule of the learning rate: frozen, and picklable because a plan is sent to the workers."""
 
     def factor(self, epoch: int) -> Fraction:
-        """Return the factor of the learning rate during `epoch`, counted from 0: 1 at first, and never rising.
+        """Return the factor of the learning rate during `epoch`, counted from 0: it begins at 1 and never rises.
 
         Exact if it is rational, else to so many digits that its nearest float is the same on every machine.
         """

@@ -35,7 +35,7 @@ class Forecast:
 
 
 def expected_plan(course: Course, looks: Sequence[BatchDecision]) -> Plan:
-    """Return the plan after the next look, if the size asked for changes by the same factor as between the last two.
+    """Return the plan after the next look if the rule then asks for the same factor as between its last two looks.
 
     `looks` are the last two outcomes, or the only one, which counts as no change. Returns the course's own plan if the
     batch would stay as it is, if training ends before that look, or if a look asked for a size that is not finite.

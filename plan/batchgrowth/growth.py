@@ -38,7 +38,9 @@ _NUM_TIMINGS = len(astuple(Timings()))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """The sums of one update: of its losses, and of |g|² / n over its shards of n examples with summed gradient g.
+    """The measurements of one update: its summed loss, and the sum over its shards of |g|² / n.
+
+    A shard has n examples and the summed gradient g.
 
     `square` is the squared norm of the gradient summed over the batch. `timing` is that of an earlier update, for a
     rule that looks at a clock.
@@ -70,7 +72,7 @@ class Measured:
 
 
 class Course:
-    """The decisions of a training so far, its plan, and what a further update decides.
+    """The decisions of a training so far and the plan that follows; `after` decides after each update.
 
     A course never changes: an update that decides something gives a new one. Its memory is given and returned, since
     the trainer keeps it in a tensor beside the weights.
@@ -151,13 +153,13 @@ class Course:
         return step.learning_rate * self._gain.at(step.batch_size, memory[self._gain_begins :])
 
     def is_due(self, position: Position) -> bool:
-        """Return True if `after` may change more than sums at this position: a look of the growth or of the gain."""
+        """Return True if the growth or the gain has a look at this position; otherwise `after` only adds to sums."""
         return (self.is_measured and self._looks.is_due(position)) or self._gain.is_due(position)
 
     def after(
         self, step: Step, measured: Measured, memory: Sequence[float]
     ) -> tuple["Course", BatchDecision | None, list[float]]:
-        """Return the course after that update, the outcome of a look, if one was due, and the new memory.
+        """Return the course after that update, the outcome of a look or None if no look was due, and the new memory.
 
         Raises ValueError if the rule changes the length of its own memory.
         """
@@ -215,7 +217,7 @@ class Course:
         return self.joined_by(decision), decision, remembered
 
     def bounded(self, asked: float, wanted: int) -> int:
-        """Return the batch size that may follow `wanted` if `asked` is asked for: in whole shards, within every bound.
+        """Return the batch size after `wanted` if the rule asks for `asked`: whole shards, within every bound.
 
         A batch that cannot be measured, infinity or NaN, grows to batch.maximum only, so the learning rate never
         falls because a measurement is missing.
@@ -240,7 +242,7 @@ class Course:
         return min(max(math.floor(asked / shard + 0.5) * shard, batch.initial), ceiling)
 
     def joined_by(self, decision: BatchDecision) -> "Course":
-        """Return the course with this decision; the same course if it is known or changes nothing."""
+        """Return the course with this decision; the same course if the decision is known or changes nothing."""
         known = self.decisions[-1].update if self.decisions else 0
         if decision.update <= known or decision.wanted == self.plan.stages[-1].wanted:
             return self

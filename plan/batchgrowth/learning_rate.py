@@ -20,7 +20,7 @@ _KEPT = slice(NUM_NOISE, 2 * NUM_NOISE)
 
 
 def rate_by_rule(rate: LearningRate, initial: int, wanted: int, used: int) -> Fraction:
-    """Return the learning rate of a batch of `used` examples when `wanted` were wanted and `initial` at the start.
+    """Return the learning rate of a batch of `used` examples if the growth wants `wanted` and began with `initial`.
 
     The result is exact if it is rational, else far more precise than a float.
     """
@@ -76,7 +76,7 @@ class Gain:
         return self._function is not None and bool(self._windows.is_due(position))
 
     def after(self, position: Position, noise: Sequence[float], memory: Sequence[float]) -> list[float]:
-        """Return the memory after the update that led to `position`.
+        """Return the new memory after an update; `position` is the position after it.
 
         `noise` are the update's sums, which are 0 if it had a single shard.
         """

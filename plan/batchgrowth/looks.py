@@ -34,7 +34,7 @@ class Signals:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The `seconds` of an update whose busiest worker computed `load` examples; both are 0 if it was not timed."""
+    """The `seconds` of an update whose busiest worker computed `load` examples; both are 0 without a timing."""
 
     seconds: float = 0.0
     load: float = 0.0
@@ -48,7 +48,7 @@ _SAME_LOAD = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Sums over the timed updates of a training: how many, x, t, x² and x · t, for x = load and t = seconds."""
+    """Sums over the timed updates of a training: their number, x, t, x² and x · t, for x = load and t = seconds."""
 
     updates: float = 0.0
     loads: float = 0.0
@@ -57,7 +57,7 @@ class Timings:
     products: float = 0.0
 
     def plus(self, timing: Timing) -> "Timings":
-        """Return the sums with one more update; the same sums if it was not timed or its numbers make no sense."""
+        """Return the sums with one more update; the same sums if it has no sensible timing."""
         load = timing.load
         seconds = timing.seconds
         if not (0 < load < math.inf and 0 < seconds < math.inf):
@@ -119,7 +119,7 @@ class MeasuredRule(Protocol):
         ...
 
     def wanted(self, look: Look, value: float) -> float:
-        """Return the batch size, in examples, that follows from the value, before the bounds of Looks.
+        """Return the batch size in examples that follows from the value; Looks bounds it afterwards.
 
         Infinity is allowed.
         """
@@ -127,7 +127,7 @@ class MeasuredRule(Protocol):
 
 
 def ratio(numerator: float, denominator: float) -> float:
-    """Return the quotient; infinity if the denominator is not above 0, as for an estimate below its own noise."""
+    """Return the quotient; infinity if the denominator is not above 0, as an estimate below its own noise can be."""
     if denominator > 0:
         return numerator / denominator
     return math.inf

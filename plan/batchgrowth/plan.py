@@ -157,7 +157,7 @@ class Plan:
         return self.stages[bisect_right(self._starts, update) - 1]
 
     def learning_rate_at(self, position: Position) -> float:
-        """Return the learning rate of the update at `position`; at the end of the plan, the rate of the last epoch."""
+        """Return the learning rate of the update at `position`; at the end of the plan, the last epoch's rate."""
         stage = self.stage_at(position.update)
         epoch = min(position.epoch, self.epochs - 1)
         rate = self._rates.get((stage.index, epoch))
@@ -172,7 +172,7 @@ class Plan:
         return self._position_after(self.stage_at(update), update, self.epochs)
 
     def until(self, epoch: int) -> "Plan":
-        """Return the plan that ends after `epoch` epochs, which is before its own end."""
+        """Return the plan, shortened to end after `epoch` epochs."""
         *before, last = (stage for stage in self.stages if stage.epoch_from < epoch)
         end = self._position_after(last, self.updates, epoch)
         cut = replace(
@@ -184,14 +184,16 @@ class Plan:
         return replace(self, stages=(*before, cut), epochs=epoch, ended_early=True)
 
     def _position_after(self, stage: Stage, update: int, epochs: int) -> Position:
-        """Return the position after `update` updates if `stage` went on for ever, at most after `epochs` epochs."""
+        """Return the position after `update` updates if `stage` never ended, or after `epochs` epochs if that is
+        earlier.
+        """
         epoch, part = divmod(stage.epoch_from, 1)
         start = Position(stage.first_update, epoch, int(part * self.examples_per_epoch))
         walk = Epochs(self.examples_per_epoch, epochs)
         return walk.after_updates(start, stage.batch_size, update - stage.first_update)
 
     def parts(self, batch_size: int) -> int:
-        """Return how many parts of a batch workers share: its shards, or the logical replicas if there are several."""
+        """Return into how many parts a batch is divided among workers: its shards, or several logical replicas."""
         if self.replicas > 1:
             return self.replicas
         return shard_count(batch_size, self.shard)
@@ -227,7 +229,7 @@ def rounds_from(plan: Plan, position: Position, updates: int) -> Iterator[tuple[
 
 @dataclass(frozen=True, slots=True)
 class BatchDecision:
-    """The outcome of a look at update `update`: the batch size wanted from then on, and the measured value.
+    """The outcome of a look at update `update`: the batch size that is wanted from then on, and the measured value.
 
     `asked` is the batch size that the rule asked for, before the bounds of Looks; NaN in a decision that was stored.
     """

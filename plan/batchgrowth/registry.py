@@ -114,7 +114,7 @@ class Registry(Mapping[str, AnyEntry]):
 
 
 class Choice(Model):
-    """A part of the manifest with a field that names an entry, and one optional block for each entry with settings."""
+    """A part of the manifest that has a field naming an entry, and an optional block for each entry with settings."""
 
     registry: ClassVar[Registry[Any]]
     chooser: ClassVar[str] = "type"
@@ -179,7 +179,7 @@ def choice_of(registry: Registry[Any], chooser: str = "type") -> Callable[[type[
 
 
 def _block_rule(entry: Entry, chooser: str) -> Rule:
-    """Return the rule that an entry's block is given with that entry only, and always if it has required settings."""
+    """Return the rule that an entry's block comes only with that entry, and must come if it has required settings."""
     name = entry.name
     block = entry.block_name
     attribute = to_snake(block)

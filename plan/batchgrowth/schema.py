@@ -109,7 +109,7 @@ class Model(BaseModel):
 
 
 def summary_of(broken: list[tuple[str, Any, str]]) -> str:
-    """Return one sentence for callers that build models in Python and read pydantic's error."""
+    """Return the faults as one sentence, for callers that build models in Python and read pydantic's error."""
     return "; ".join(f"{field}: {remedy}" for field, _, remedy in broken)
 
 

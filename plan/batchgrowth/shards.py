@@ -53,5 +53,5 @@ def roundest(low: int, high: int) -> int:
 
 
 def busiest(examples: int, shards: int, workers: int) -> float:
-    """Return the examples of the worker with the longest run, if its shards are of mean size."""
+    """Return the number of examples of the worker with the longest run, assuming shards of mean size."""
     return examples * -(-shards // workers) / shards

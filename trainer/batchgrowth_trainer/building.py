@@ -30,7 +30,7 @@ def build_workload(spec: JobSpec) -> Workload:
 
 
 def build_replica(spec: JobSpec) -> Replica:
-    """Return a replica at the first update, bit for bit the same in every process, and tried out.
+    """Return a replica at the first update that is tried out, and has the same bits in every process.
 
     Its first shard loads kernels, finds a faulty loss before the first update, and shows how the process adds:
     `replica.arithmetic`. Raises WorkloadError or DataError.
@@ -75,7 +75,7 @@ def receive_from(folder: Path, spec: JobSpec) -> None:
 
 
 def trained_model(folder: Path, *, best: bool = False) -> nn.Module:
-    """Return the model of `trained_replica`, on the CPU; this process's threads and random numbers stay as they are."""
+    """Return the model of `trained_replica`, on the CPU; this process keeps its threads and random numbers."""
     job = recorded_job(folder)
     path = _weights_in(folder, best)
     receive_from(folder, job.spec)

@@ -341,7 +341,7 @@ def _joined_cluster(run: RunState, options: Options, function: bytes, watch: Loo
 
 @contextmanager
 def interrupts(on_first: Callable[[], None]) -> Iterator[Callable[[], bool]]:
-    """Handle SIGINT and SIGTERM inside the block, and yield a function: whether a stop was requested.
+    """Handle SIGINT and SIGTERM inside the block, and yield a function that returns whether a stop was requested.
 
     The first signal, such as Ctrl-C or the SIGTERM of Kubernetes, calls `on_first`: the run writes a checkpoint and
     stops. The second raises KeyboardInterrupt. Only a program's main thread receives signals; in another one nothing is

@@ -143,7 +143,7 @@ class DeviceFault(WorkerFault, WorkloadError):
 
 
 def is_of_the_device(error: BaseException | None) -> bool:
-    """Return whether the error says that a device failed or that memory ran out."""
+    """Return whether the error reports that a device failed or memory ran out."""
     if isinstance(error, _DEVICE_KINDS):
         return True
     return isinstance(error, RuntimeError) and any(word in str(error) for word in _DEVICE_WORDS)
@@ -158,7 +158,7 @@ def is_asserted(error: BaseException) -> bool:
 
 
 def may_pass(error: BaseException | None) -> bool:
-    """Return whether a retry may succeed: the error is an OSError, and no file or permission is missing."""
+    """Return whether a retry may succeed: for an OSError other than a missing file or permission."""
     if not isinstance(error, OSError) or isinstance(error, _LASTING_KINDS):
         return False
     return error.errno not in _LASTING
@@ -270,7 +270,7 @@ def seen_at(function: Any) -> str:
 
 
 def begin(function: Any) -> None:
-    """Remember the workload's function: errors without a line in the user's code name it."""
+    """Remember the workload's function, which errors name if they have no line of the user's code."""
     _begun.clear()
     _begun[:] = [seen_at(function)]
 
@@ -283,7 +283,7 @@ def _line_of_syntax(error: BaseException) -> str:
 
 
 def _layer(frames: list[FrameType], after: int) -> str:
-    """Return the innermost library layer that ran inside the user's innermost frame, with its name; "" if none did."""
+    """Return the class and name of the innermost layer that the user's innermost frame called; "" if it called none."""
     modules = [(at, frame.f_locals.get("self")) for at, frame in enumerate(frames) if frame.f_code.co_name in _CALLS]
     called = [(at, module) for at, module in modules if isinstance(module, nn.Module)]
     if not called or called[-1][0] <= after:

@@ -130,7 +130,7 @@ class Writer:
         return []
 
     def _writing(self) -> Api:
-        """Return the API for the next write. Raises NotLeading if this process, after a pause, must not write."""
+        """Return the API for the next write. Raises NotLeading if this process may no longer write."""
         return bounded(self.api, self.seconds_left())
 
 

@@ -59,7 +59,7 @@ Place = tuple[Key, Ref]
 
 
 def key_of(body: Object) -> Key:
-    """Return the key of the job that the object is or, by its label, belongs to."""
+    """Return the key of the object's job: the object itself, or the job that its label names."""
     metadata = body["metadata"]
     if body["kind"] == KIND:
         return Key(metadata["namespace"], metadata["name"])
@@ -235,7 +235,7 @@ def version_of(body: Object) -> int:
 
 
 def _cached(body: Object) -> Cached:
-    """Drop the fields that no decision needs, so that a thousand jobs and their pods fit into memory."""
+    """Return the object without fields that no decision needs, so that a thousand jobs fit into memory."""
     if body["kind"] == "Pod":
         return Summary(version_of(body), _summary(body))
     metadata: dict[str, Any] = {name: value for name, value in body["metadata"].items() if name != "managedFields"}

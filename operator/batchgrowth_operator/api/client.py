@@ -141,7 +141,7 @@ class ServerClock:
 
 
 class Api:
-    """Blocking requests, to be run in threads. Raises Refused, and OSError if no server answers.
+    """Requests to the API server, which block and so run in threads. Raises Refused, and OSError if no server answers.
 
     `clock` has the server's time of day.
     """
@@ -160,7 +160,7 @@ class Api:
         return bounded
 
     def access(self) -> Access:
-        """Return the current access; a token that is about to expire is read again."""
+        """Return the current access; if the token is about to expire, read it again."""
         has = self._configuration
         scheme, _, token = (has.get_api_key_with_prefix("BearerToken") or "").partition(" ")
         return Access(

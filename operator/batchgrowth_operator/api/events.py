@@ -129,7 +129,7 @@ class Correlator:
 
 @dataclass(slots=True)
 class Occurrence:
-    """A waiting event, and how often it occurred from when it began to wait until `at`."""
+    """A waiting event; `times` counts its occurrences since it began to wait, the last of them at `at`."""
 
     uid: str
     event: Event

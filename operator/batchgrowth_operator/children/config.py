@@ -1,4 +1,4 @@
-"""The job's documents, claim and access control, and the metadata of every child."""
+"""The job's ConfigMaps, Secrets, claim and access control, and the metadata of every child."""
 
 import base64
 import json

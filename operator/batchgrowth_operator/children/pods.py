@@ -148,12 +148,13 @@ def files_volume(s: Situation, *, with_plan: bool) -> dict[str, Any]:
 
 
 def environment(**values: str) -> list[dict[str, Any]]:
-    """Return the environment variables in the form of a container's `env`."""
+    """Return the environment variables as a container's `env` lists them."""
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
 def dask_environment() -> list[dict[str, Any]]:
-    """Return environment variables: a writable HOME, TLS as Dask's only protocol in every role, and its other settings.
+    """Return environment variables: a writable HOME, TLS as the only protocol of Dask in every role, and Dask's other
+    settings.
 
     HOME is a path inside the container.
     """

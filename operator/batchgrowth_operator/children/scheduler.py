@@ -1,4 +1,4 @@
-"""The DaskCluster: the scheduler, under a name that users' tools find, and no workers of its own.
+"""The DaskCluster: it has the scheduler, under a name that users' tools find, and no workers.
 
 The Dask operator makes its parts, a Deployment and a Service, and this file says when to ask for them again.
 """

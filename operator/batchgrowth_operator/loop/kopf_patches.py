@@ -124,7 +124,7 @@ async def _orchestrate(**given: Any) -> None:
 
 
 async def _watch(**given: Any) -> AsyncIterator[Any]:
-    """Watch without pauses. A watch that broke lists all objects again, which the log says.
+    """Watch without pauses, and log each time that a broken watch lists all objects again.
 
     When the task ends that reports pauses, kopf's watch believes that a pause has begun. It swallows its cancellation,
     starts over, and waits forever for new credentials: the operator would hang instead of retrying. An operator without

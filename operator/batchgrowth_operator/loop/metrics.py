@@ -19,7 +19,7 @@ CONDITION = "batchgrowth_operator_job_condition"
 
 
 class Conditions(Collector):
-    """The conditions of all jobs as one metric, whose series are created when Prometheus scrapes them.
+    """The conditions of all jobs as one metric; its series exist only while Prometheus scrapes them.
 
     As prometheus_client objects, a job's two dozen series would take more memory than everything else about it.
     """

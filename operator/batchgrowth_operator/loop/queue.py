@@ -183,7 +183,7 @@ class Slots:
             self._admit()
 
     def _admit(self) -> None:
-        """Give the free slots to the jobs that have waited longest, urgent ones first."""
+        """Give the free slots to the jobs that have waited longest, urgent jobs first."""
         while len(self._is_patient) < self._most:
             num_patient = sum(self._is_patient.values())
             if self._urgent and len(self._is_patient) - num_patient < self._most - 1:
@@ -200,7 +200,7 @@ class Slots:
 
 
 class ProgressRate:
-    """How often a job's progress is read and written: the more jobs train, the less often.
+    """How often a job's progress is read and written: less often if more jobs train.
 
     So a thousand trainers do not keep the API server busy.
     """

@@ -56,7 +56,7 @@ def timestamp(time: datetime) -> str:
 
 
 def timestamp_ms(time: datetime) -> str:
-    """Return the time in RFC 3339, in UTC with milliseconds, to measure durations from."""
+    """Return the time in RFC 3339, in UTC with milliseconds, so that durations can be measured from it."""
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -238,7 +238,7 @@ def condition(status: JobStatus, kind: str) -> Condition | None:
 
 
 def active_since(job: Object) -> str | None:
-    """Return when the job last became active; None while it is suspended, or before its status says so."""
+    """Return when the job last became active; None while it is suspended, or as long as its status does not say it."""
     for one in (job.get("status") or {}).get("conditions") or ():
         if (one.get("type"), one.get("status")) == ("Suspended", "False"):
             since: str | None = one.get("lastTransitionTime")

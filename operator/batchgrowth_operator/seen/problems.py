@@ -253,7 +253,7 @@ def _event_problems(seen: Observed, name: str, clock: Clock) -> Iterator[Problem
 
 
 def _refused_pod(text: str) -> Problem:
-    """Return the problem in the API server's refusal of a pod, without its name, which changes with each retry."""
+    """Return the problem in the API server's refusal of a pod, without the pod's name, which every retry changes."""
     message = _POD_NAME.sub(r"pods \1-…", text)
     return _problem("QuotaExceeded" if "exceeded quota" in message else "PodsRefused", "", message)
 

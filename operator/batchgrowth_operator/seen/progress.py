@@ -92,7 +92,7 @@ def training_state(text: str, seen: Observed, previous: JobStatus) -> TrainingSt
 
 
 def job_text(seen: Observed) -> str:
-    """Return the job without its status, by which specs and plans are cached."""
+    """Return the job without its status as text, which is the key of cached specs and plans."""
     job = {
         "apiVersion": seen.job["apiVersion"],
         "kind": seen.job["kind"],

@@ -36,7 +36,7 @@ class Mode(Enum):
 
 
 class ClusterPolicy(Enum):
-    """What happens to the DaskCluster and the workers: apply them, leave them as they are, or delete them."""
+    """What to do with the DaskCluster and the workers: apply them, leave them unchanged, or delete them."""
 
     APPLY = "apply"
     KEEP = "keep"

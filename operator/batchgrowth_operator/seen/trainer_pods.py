@@ -72,7 +72,7 @@ def _not_ready(pod: Object) -> Object | None:
 
 
 def is_running(seen: Observed, kept: bool, clock: Clock) -> bool:
-    """Return whether a trainer pod may still be working; a terminating one writes its checkpoint.
+    """Return whether a trainer pod may still be working, as a terminating pod that writes its checkpoint.
 
     A pod that was given up does not count: if it still works, its successor ends it. `kept` is as in is_replaceable.
     """

@@ -1,4 +1,4 @@
-"""How gradients or weights move between workers, one entry each; the trainer has the drivers and strategies."""
+"""The exchanges: how gradients or weights move between workers. The trainer has their drivers and strategies."""
 
 from fractions import Fraction
 from hashlib import sha256
@@ -117,7 +117,7 @@ DEFAULT_REPLICAS = 4
 
 
 def replicas_field(most: int) -> Any:
-    """Return the field of a block for the number of logical replicas."""
+    """Return the field of an exchange's block that holds the number of logical replicas."""
     return Field(
         DEFAULT_REPLICAS,
         ge=2,
@@ -128,7 +128,7 @@ def replicas_field(most: int) -> Any:
 
 
 def every_updates_field(default: int, what: str) -> Any:
-    """Return the field of a block for the updates between two exchanges."""
+    """Return the field of an exchange's block that holds the number of updates between two exchanges."""
     return Field(
         default,
         ge=1,
@@ -138,7 +138,7 @@ def every_updates_field(default: int, what: str) -> Any:
 
 
 def replica_rules(name: str, block: str) -> dict[str, tuple[Rule, ...]]:
-    """Return the outer rules of the exchange `name`, whose block is `block`, about its number of replicas."""
+    """Return the rules outside the block `block` about the number of replicas of the exchange `name`."""
     replicas = f"(has(self.exchange.{block}) ? self.exchange.{block}.replicas : {DEFAULT_REPLICAS})"
     return {
         "JobSpec": (
@@ -192,7 +192,7 @@ DELAYED = ExchangeEntry(
 
 
 class Outer(Model):
-    """An optimizer over averages: the mean change of a round is its gradient. DiLoCo of Douillard et al., 2023."""
+    """An optimizer whose gradient is the mean change of a round, as in DiLoCo of Douillard et al., 2023."""
 
     learning_rate: DecimalText = Field(
         "1", description='Factor of the mean change: a decimal in quotes. Default: "1". Example: "0.7".'
@@ -309,7 +309,7 @@ class GossipBlock(Model):
 
 
 def circles(graph: str, replicas: int, turn: int, seed: int) -> tuple[tuple[int, ...], ...]:
-    """Return, for each replica, the replicas whose mean it takes in exchange number `turn`, counted from 0.
+    """Return for each replica the replicas that it averages with in exchange number `turn`, counted from 0.
 
     These are the replica itself and its neighbours. Each replica is in as many circles as its own has members, so the
     mean of all replicas stays as it is.

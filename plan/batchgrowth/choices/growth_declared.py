@@ -29,7 +29,7 @@ class ConstantRule:
         return self.initial
 
     def until(self, position: Position) -> Until:  # noqa: ARG002
-        """Return a condition that never comes: the batch stays as it is."""
+        """Return the default Until, which never comes: the batch size stays the same."""
         return Until()
 
 
@@ -76,7 +76,7 @@ class GeometricRule:
     every_epochs: int
 
     def wanted(self, position: Position) -> int:
-        """Return the initial batch size times the factor for each milestone passed, rounded up once at the end."""
+        """Return the initial batch size, multiplied by the factor for each milestone passed, then rounded up."""
         return self._wanted_after(position.epoch // self.every_epochs)
 
     def until(self, position: Position) -> Until:
@@ -299,7 +299,7 @@ class MilestonesRule:
         return self.sizes[passed - 1]
 
     def until(self, position: Position) -> Until:
-        """Return the next milestone; a condition that never comes after the last."""
+        """Return the next milestone; after the last, an Until that never comes."""
         passed = self._passed(position)
         if passed == len(self.at):
             return Until()

@@ -1,4 +1,4 @@
-"""Rules by which the batch follows what training measures, one entry each.
+"""Growth rules by which the batch follows measurements of the training, one entry each.
 
 A rule says which batch it wants. batchgrowth/growth.py asks it after an update and bounds the answer (`Course.after`).
 """

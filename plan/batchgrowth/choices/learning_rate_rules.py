@@ -62,7 +62,7 @@ class AdaScaleBlock(Windows):
 
 
 def gain(signals: Signals, initial: int, used: int) -> float:
-    """Return the gain of a batch of `used` examples over one of `initial`, between 1 and used / initial.
+    """Return the gain of a batch of `used` examples over a batch of `initial`: from 1 to used / initial.
 
     A squared norm that its noise exceeds counts as 0. The gain is 1 if nothing was measured.
     """

@@ -51,7 +51,7 @@ FallEpochs = Annotated[
 
 
 def within_the_job(name: str) -> tuple[Rule, ...]:
-    """Return the rules of JobSpec for the block `name`: the fall ends with the job or, above 0, before."""
+    """Return the rules of JobSpec for the block `name`: the fall ends with the job, or earlier if above 0."""
     path = f"learningRate.schedule.{name}"
     absent = f"!has(self.learningRate.schedule) || !has(self.{path}) || !has(self.{path}.epochs)"
 
@@ -109,7 +109,7 @@ class CosineSchedule:
     epochs: int
 
     def factor(self, epoch: int) -> Fraction:
-        """Return the factor: exact after 0, 1/3, 1/2, 2/3 and all of the epochs, else to 50 digits and more."""
+        """Return the factor: exact after 0, 1/3, 1/2, 2/3 and all of the epochs, else to at least 50 digits."""
         if epoch >= self.epochs:
             return self.final
         return self.final + (1 - self.final) * half_wave(Fraction(epoch, self.epochs))

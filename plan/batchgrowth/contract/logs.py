@@ -44,7 +44,7 @@ class Logs:
 
     @property
     def detailed(self) -> bool:
-        """Return whether one of the levels is debug or info, at which workers of this machine log too."""
+        """Return whether one of the levels is debug or info; then workers of this machine log too."""
         return min(self.level.number, self.dask_level.number) <= logging.INFO
 
     @property

@@ -148,7 +148,7 @@ def _first_fault(error: ValidationError) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """Return the value as JSON can hold it: null for a number that is not finite, no such entry in a mapping."""
+    """Return the value as JSON can hold it: a number that is not finite becomes null, or is left out of a mapping."""
     if isinstance(value, tuple):
         return [[one.update, one.wanted, _finite(one.value)] for one in value]
     if isinstance(value, Forecast | ExchangeFigures):

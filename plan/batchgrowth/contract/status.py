@@ -141,7 +141,7 @@ Name = Annotated[str, StringConstraints(max_length=253)]
 
 
 def _list_of(most: int, description: str, key: str = "") -> Any:
-    """Return the field of a list of at most that many entries: a map by `key`, or atomic without one."""
+    """Return the field for a list with at most that many entries, which merges by `key`, or is atomic without a key."""
     extra: dict[str, Any] = {"x-kubernetes-list-type": "atomic"}
     if key:
         extra = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}

@@ -101,7 +101,9 @@ _SOURCE_KEPT = {
 
 
 def _settings_kept(name: str) -> dict[str, str]:
-    """Return the rule that an exchange on which the weights depend keeps its settings once the job has started."""
+    """Return the rule that once the job has started, an exchange's settings stay the same if the weights depend on
+    them.
+    """
     block = EXCHANGES[name].block_name
     here = "self.spec.exchange"
     there = "oldSelf.spec.exchange"

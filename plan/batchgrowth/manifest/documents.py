@@ -1,4 +1,4 @@
-"""Reading YAML as Kubernetes does, with the text of each value, so that messages can quote it.
+"""Reads YAML as Kubernetes does, and keeps the text of each value, so that messages can quote it.
 
 YAML reads `no` as false, `010` as 8, and `0.05` as a float that is no longer 0.05. A document keeps both the value that
 YAML reads and its text; the types of the spec decide which one counts.

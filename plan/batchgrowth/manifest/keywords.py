@@ -18,7 +18,7 @@ _CAMEL = re.compile(r"\b[a-z]+(?:[A-Z][a-z]*)+\b")
 
 
 def job_of(name: str, spec: Mapping[str, Any], base: BatchGrowthJob | None = None) -> BatchGrowthJob:
-    """Return the job of this name whose spec is given by keyword; fields that it leaves out are taken from `base`.
+    """Return the job of this name with the spec that the keywords give; missing fields are taken from `base`.
 
     Decimals may be numbers as well as strings: 0.05 stands for "0.05". Raises SpecError with every fault; its paths are
     paths of keywords, such as `learning_rate.initial`.

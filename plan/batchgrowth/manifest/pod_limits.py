@@ -1,4 +1,4 @@
-"""What an installation allows in worker pods: a Pod Security Standard, and the service accounts that jobs may use.
+"""An installation's limits for worker pods: a Pod Security Standard, and the service accounts that jobs may use.
 
 `batchgrowth check` checks the templates that users write, and the operator the pods that it is about to create. The
 standards are those of Kubernetes 1.34, without the exceptions for Windows and for user namespaces:
@@ -193,7 +193,7 @@ VALUE = "the chart's value jobs.serviceAccounts"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodLimits:
-    """The standard for the workers' pods, and the service accounts that jobs may name; None for any."""
+    """The standard for the workers' pods, and the service accounts that jobs may name; None allows any."""
 
     standard: PodSecurity = PodSecurity.restricted
     accounts: frozenset[str] | None = frozenset()

@@ -1,4 +1,4 @@
-"""Reading a file into a BatchGrowthJob, with `--set` overrides, or reporting all its faults at once.
+"""Reads a file, with `--set` overrides, into a BatchGrowthJob, or reports all its faults at once.
 
 A user's file may have no unknown field. What an API server or an operator stored may, since it can be of another
 version.
@@ -174,7 +174,7 @@ def _apply(document: Document, text: str) -> Fault | None:
 
 
 def _value(written: str, path: KeyPath, name: str) -> Document:
-    """Return the value as YAML reads it, or as typed if the field is a string: the shell has removed the quotes."""
+    """Return the value as YAML reads it; for a string field the text itself, since the shell has removed the quotes."""
     node = yaml.compose(written, Loader=yaml.SafeLoader)
     value = Document(None) if node is None else build(node, name)
     if schema_at(path).get("type") == "string" and not isinstance(value.tree, str | dict | list):

@@ -266,7 +266,7 @@ class JobSpec(Model):
 
     @property
     def shard(self) -> int:
-        """Examples per gradient shard: batch.shard, or workers.examplesPerWorker if it was left out."""
+        """Examples per gradient shard: batch.shard if given, else workers.examplesPerWorker."""
         return self.batch.shard or self.workers.examples_per_worker
 
     @property

@@ -48,7 +48,7 @@ Broken = tuple[str, Any, str]
 
 
 def template_faults(template: Mapping[str, Any]) -> list[Broken]:
-    """Return the parts of the template that the operator owns, or that lack the form of a pod template."""
+    """Return the parts of the template that the operator owns, or that are malformed."""
     metadata = template.get("metadata", {})
     pod = template.get("spec", {})
     shapeless = [(name, part) for name, part in (("metadata", metadata), ("spec", pod)) if not isinstance(part, dict)]
@@ -60,7 +60,7 @@ def template_faults(template: Mapping[str, Any]) -> list[Broken]:
 
 
 def _owned(metadata: Mapping[str, Any], pod: Mapping[str, Any]) -> Iterator[Broken]:
-    """Yield the parts that the operator owns, of a template that has the form of one."""
+    """Yield the parts of a well-formed template that the operator owns."""
     yield from _own_fields(metadata.get("labels") or {}, OWN_LABELS, "metadata.labels")
     yield from _own_fields(pod, OWN_POD_FIELDS, "spec")
     yield from _own_entries(pod.get("volumes", ()), "name", OWN_VOLUMES, "spec.volumes")
@@ -91,7 +91,7 @@ def _own(path: str, value: Any, name: str) -> Broken:
 
 
 def _shapeless(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
-    """Yield labels that are not a map, and lists that merge by a key and have an entry without it."""
+    """Yield labels that are not a map, and lists that merge by a key but have an entry without that key."""
     for name, value in node.items():
         if name == "labels" and not isinstance(value, dict | None):
             yield f"{path}.{name}", value
@@ -355,7 +355,7 @@ OF_ONE_SOURCE = frozenset({"env", "volumes"})
 
 
 def merged(base: Any, overlay: Any, key: str = "") -> Any:
-    """Return `overlay` laid over `base`: maps merge by their keys, lists as MERGE_KEYS says; all else is replaced.
+    """Return `base` with `overlay` merged in: maps merge by their keys, lists as MERGE_KEYS says; all else is replaced.
 
     A field that is null in the overlay is left out, so that Kubernetes' default holds.
     A probe's handler replaces one of another kind.

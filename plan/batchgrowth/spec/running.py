@@ -157,7 +157,7 @@ class Workers(Model):
 
 
 class Volume(Model):
-    """A persistent volume claim: one of the job's namespace, or one that the operator makes for the job."""
+    """A persistent volume claim, which exists in the job's namespace or which the operator makes for the job."""
 
     claim_name: ObjectName | None = Field(
         None,

@@ -17,7 +17,7 @@ _MEASURED = [name for name, entry in GROWTH.items() if entry.quantity]
 
 @choice_of(GROWTH)
 class Growth(Choice):
-    """The rule of growth: `type`, and the block of that name; `looks` for the rules that measure."""
+    """The rule of growth: its `type`, the block of that name, and `looks` for rules that measure."""
 
     type: str
     looks: Looks | None = Field(
@@ -72,7 +72,7 @@ class Batch(Model):
 
 
 class WatchedMetric(Model):
-    """A metric of the evaluations, and which of its values are better."""
+    """A metric of the evaluations, and whether larger or smaller values are better."""
 
     metric: str = Field(
         min_length=1,

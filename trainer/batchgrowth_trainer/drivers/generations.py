@@ -57,7 +57,7 @@ def train(run: RunState, join: Join) -> Trained:
 
 @dataclass(slots=True)
 class Generation:
-    """Members in the order of their ranks; the outcome of a member that is gone is None."""
+    """The members of one generation, in the order of their ranks; the outcome of a member that is gone is None."""
 
     number: int
     members: list[str]

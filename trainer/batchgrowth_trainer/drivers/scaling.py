@@ -68,7 +68,7 @@ class Scaling:
         self._grouped_at = 0.0
 
     def desired_workers(self) -> int:
-        """Return how many workers the position should have, or can use if the cluster is scaled externally."""
+        """Return how many workers to have at this position, or to use at most if the cluster is scaled externally."""
         return self._run.desired_workers(self._run.position)
 
     def ends_at(self, size: int) -> int:
@@ -219,7 +219,7 @@ class Scaling:
         return []
 
     def team(self, updates: Mapping[str, int]) -> list[str]:
-        """Return the ready workers, the most advanced by `updates` first, as many as wanted."""
+        """Return as many of the ready workers as wanted, the most advanced by `updates` first."""
         return self._pool.in_order(updates)[: self.desired_workers()]
 
 
@@ -232,7 +232,7 @@ class _SmoothedPace:
         self.rate = 0.0
 
     def update(self, position: Position, plan: Plan) -> None:
-        """Take the position into account; positions less than 0.1 s apart are coalesced."""
+        """Update the pace by this position; positions less than 0.1 s apart are coalesced."""
         examples = _examples(position, plan)
         now = time.monotonic()
         if 0 <= self._examples <= examples:

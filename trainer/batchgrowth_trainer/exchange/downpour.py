@@ -74,7 +74,7 @@ class BoundedStaleness:
         return self._next < self._updates and (not self._under_way or max(bounds) <= self._maximum)
 
     def begin(self, rank: int) -> int:
-        """Return the index of the update that this rank begins now, with the weights of now."""
+        """Note that this rank begins an update with the current weights; return the update's index."""
         assert self.may_begin()
         for begun in self._under_way.values():
             begun.bound += 1
@@ -231,7 +231,7 @@ class Downpour:
             self._send({rank}, tensor)
 
     def _arrived(self, under_way: set[int], pushed: SimpleQueue[Tensor | None]) -> Iterator[tuple[int, Tensor]]:
-        """Return the gradients that have come, with their ranks. Raises PeerLost."""
+        """Return the gradients that have arrived, each with its rank. Raises PeerLost."""
         for peer in self._group.arrived(under_way - {0}, _TICK_SECONDS):
             self._group.swap({}, {peer: self._row})
             yield peer, self._row

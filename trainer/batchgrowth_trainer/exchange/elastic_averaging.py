@@ -1,4 +1,4 @@
-"""ElasticAveraging: each logical replica moves towards the centre, and the centre towards their mean."""
+"""ElasticAveraging: each logical replica moves towards the centre, and the centre towards the replicas' mean."""
 
 import torch
 from batchgrowth.sum_tree import subtrees, tree_sum

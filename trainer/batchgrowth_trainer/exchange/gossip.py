@@ -30,7 +30,7 @@ class Gossip(LogicalReplicas):
         return False
 
     def _fetched(self, mine: Mapping[int, Tensor], asked: Sequence[Sequence[int]]) -> dict[int, Tensor]:
-        """Return the weights of other members' replicas that this member's replicas average with.
+        """Return the weights of other members' replicas, with which this member's replicas average theirs.
 
         Also send the weights of this member's replicas to the members that need them.
         """

@@ -1,4 +1,4 @@
-"""ParameterServer: each member is a worker, and the server of a slice of the parameters.
+"""ParameterServer: each member is a worker, and also the server for a slice of the parameters.
 
 A server adds the gradients of its slice along the fixed tree, takes the optimizer's step on it alone, and sends the new
 weights to all. Only the server updates the optimizer's state of its slice. At the end of a round, which has at most 16

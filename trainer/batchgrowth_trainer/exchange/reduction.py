@@ -86,7 +86,7 @@ def add_parts(rows: Sequence[Tensor], layout: Layout, quantize: Quantize | None 
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """`total` has the shape of a row; `wait_seconds` is the time until the peers' sums had arrived."""
+    """The `total` over all members, of the shape of a row, and `wait_seconds`, the time spent waiting for peers."""
 
     total: Tensor
     wait_seconds: float
@@ -129,7 +129,7 @@ class Reduction:
         return self._sliced(row, slices, mine, rows[self._grid.rows.index(row)], room, across)
 
     def _among(self, ranks: Sequence[int], mine: Sequence[Tensor], layout: Layout, room: Tensor) -> Reduced:
-        """Return the total of members that are all connected with each other."""
+        """Return the total over members that are all connected with each other."""
         if len(ranks) > 2 and room.nbytes > SHORT_BYTES:
             return self._sliced(ranks, len(ranks), mine, layout, room, None)
         outgoing = {}

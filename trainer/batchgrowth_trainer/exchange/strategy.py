@@ -1,4 +1,4 @@
-"""What the members of a generation do between two points at which all of them have the same state."""
+"""The interface of strategies: what members do between two points at which all of them have the same state."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -52,7 +52,7 @@ class Strategy(Protocol):
     """
 
     def round(self, stop_requested: Callable[[], bool]) -> Round:
-        """Train from one point at which all members have the same state to the next; one update or more.
+        """Train by one update or more, from one point at which all members have the same state to the next.
 
         `stop_requested` is asked once or more: the answer reaches every member as Round.stop. Raises PeerLost, and the
         errors of a replica; the replica then has the state before.

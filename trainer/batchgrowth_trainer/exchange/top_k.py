@@ -87,7 +87,7 @@ def _taken(residual: Tensor, count: int) -> Tensor:
 
 
 def largest(vector: Tensor, count: int) -> Tensor:
-    """Return the places of the numbers with the largest magnitude, shape (count,).
+    """Return the places of the `count` numbers with the largest magnitude, shape (count,).
 
     Of equal ones the first are taken.
     """

@@ -40,7 +40,9 @@ def column(rows: Sequence[Any], name: str) -> Numbers:
 
 
 def thinned(line: Line) -> Line:
-    """Return the line with at most `MOST_POINTS` points, each the mean of its neighbours, so that no drift is lost."""
+    """Return the line with at most `MOST_POINTS` points, each the mean of neighbouring points, so that no drift is
+    lost.
+    """
     if len(line.y) <= MOST_POINTS:
         return line
     starts = np.linspace(0, len(line.y), MOST_POINTS, endpoint=False).astype(np.int64)
@@ -60,7 +62,7 @@ def smoothed(line: Line) -> Line:
 
 
 def steps(rows: Sequence[HistoryRow], name: str) -> Line:
-    """Return the corners of a step function: a value of the field starts where its first update begins."""
+    """Return the corners of a step function: each value of the field holds from the start of its first update."""
     values = column(rows, name)
     changes = np.flatnonzero(np.diff(values, prepend=np.nan) != 0)
     ends = positions(rows)
@@ -212,8 +214,9 @@ def _outcome(run: RecordedRun) -> str:
 
 
 def constant_batch_updates(run: RecordedRun) -> int | None:
-    """Count the updates of the same epochs at the first batch size; None if the batch never changed or the history does
-    not start at update 1.
+    """Return how many updates the first batch size would have taken for the same epochs.
+
+    None if the batch never changed or the history does not start at update 1.
     """
     first = run.history[0]
     last = run.history[-1]

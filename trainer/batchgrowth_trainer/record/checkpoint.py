@@ -42,7 +42,7 @@ class Saved:
 
 
 class Damaged(Exception):
-    """A checkpoint is incomplete or changed; `part` names the file or object unless it is the manifest."""
+    """A checkpoint is incomplete or changed; `part` names the damaged file or object, unless that is the manifest."""
 
     def __init__(self, text: str, part: str = "") -> None:
         super().__init__(text)
@@ -184,7 +184,7 @@ class CheckpointStore:
         return size
 
     def load_latest(self, note: Callable[[str], None]) -> Saved | None:
-        """Return the newest whole checkpoint, or None if there is none; `note` gets a line for each damaged one.
+        """Return the newest whole checkpoint, or None if there is none; `note` gets a line for each that is damaged.
 
         Raises CheckpointError if a checkpoint belongs to another job or all are damaged, and StorageError if a retry
         may read one.

@@ -38,7 +38,7 @@ _CODE = (
 
 
 def parts_of(function: Callable[..., Any]) -> dict[str, str]:
-    """Return the digests of the function, under "", and of every global that it uses directly or indirectly, by name.
+    """Return the digests of the function, under "", and of every global that it uses, directly or not, by name.
 
     An object that a module defines counts by its name. Raises what cloudpickle raises for an object that it cannot
     take apart.
@@ -244,7 +244,7 @@ def receive(data: bytes) -> None:
 
 
 def found(entrypoint: str, field: str) -> Callable[..., Any]:
-    """Return the function of this entrypoint. Raises WorkloadError if this process has not received it."""
+    """Return the function of this entrypoint. Raises WorkloadError if `receive` has not got that function."""
     try:
         return _RECEIVED[entrypoint]
     except KeyError:
@@ -255,7 +255,7 @@ def found(entrypoint: str, field: str) -> Callable[..., Any]:
 
 
 def function_in(folder: Path, entrypoint: str) -> bytes:
-    """Return the function of the run in `folder`, as bytes; b"" if its entrypoint names a module.
+    """Return the pickled function of the run in `folder`; b"" if the run's entrypoint names a module.
 
     Raises DataError if it is missing, and CheckpointError if it cannot be read.
     """

@@ -106,7 +106,7 @@ class OutputFolder:
         return True
 
     def check_held(self) -> None:
-        """Raise Superseded if another run has locked the folder since, StorageError if the lock cannot be read."""
+        """Raise Superseded if another run has locked the folder meanwhile, StorageError if the lock cannot be read."""
         try:
             holder = (self.path / _LOCK_FILE).read_bytes()
         except FileNotFoundError:

@@ -30,7 +30,7 @@ JOB_FILE = "job.yaml"
 
 
 def manifest_text(job: BatchGrowthJob) -> str:
-    """Return the job as YAML with every default, and of its metadata only the name."""
+    """Return the job as YAML, with every default; its metadata is reduced to the name."""
     return _text(_document(job))
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class PackedTensor:
-    """The bytes of a tensor, uint8, shape (bytes,), with its own dtype, such as "bfloat16", and shape."""
+    """The bytes of a tensor, uint8, shape (bytes,), with the tensor's dtype, such as "bfloat16", and shape."""
 
     data: np.ndarray
     dtype: str

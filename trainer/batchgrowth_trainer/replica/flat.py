@@ -162,7 +162,7 @@ class FlatBuffers:
         self._unbounded = {dtype for dtype, flat in self.vectors.items() if not torch.isfinite(flat).all()}
 
     def clone(self) -> Start:
-        """Return a copy of every vector: the state each shard starts from."""
+        """Return a copy of every vector, the state from which each shard starts."""
         return {dtype: flat.clone() for dtype, flat in self.vectors.items()}
 
     @contextmanager

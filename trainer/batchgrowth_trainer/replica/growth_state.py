@@ -29,7 +29,7 @@ class Stopwatch:
         self._warm = False
 
     def lap(self, step: Step, workers: int, seconds: float) -> None:
-        """Take the `seconds` of an update by that number of workers."""
+        """Keep the `seconds` of an update that `workers` workers computed."""
         if self._warm:
             self.timing = Timing(seconds, busiest(step.examples, step.shards, workers))
         self._warm = True
@@ -70,7 +70,7 @@ class GrowthState:
         return self.course.learning_rate(step, self._memory)
 
     def after(self, step: Step, sums: Sums, norm: float) -> BatchDecision | None:
-        """Take an update into account, and return the outcome of a look, None if none was due.
+        """Take an update into account, and return the outcome of a look; None if no look was due.
 
         `norm` is the norm of the mean gradient.
         """

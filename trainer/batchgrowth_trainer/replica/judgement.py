@@ -56,7 +56,7 @@ class Judgement:
         self._write()
 
     def shortened(self, plan: Plan) -> Plan:
-        """Return the plan, which ends where stopEarly has ended the training."""
+        """Return the plan, cut after the epoch in which stopEarly ended the training, if it did."""
         return plan if self._end is None else plan.until(self._end)
 
     def known(self, epoch: int) -> int:
@@ -86,7 +86,7 @@ class Judgement:
         self._write()
 
     def best_state_dict(self, model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        """Return the state dict of the model, on the CPU, at its best evaluation; None if there is none."""
+        """Return the model's state dict with the weights of its best evaluation, on the CPU; None before any."""
         if RECORD not in self._judged or not self._judged[RECORD].update:
             return None
         # A state dict is read from the model, so the model has the best weights for this moment.

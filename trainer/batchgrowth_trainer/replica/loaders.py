@@ -1,4 +1,4 @@
-"""Processes that read examples ahead, while this one computes: spec.workers.loaders of them.
+"""The loaders: spec.workers.loaders processes that read examples ahead while this process computes.
 
 The plan determines what is read next: this member's shards, update after update, also after an evaluation. If the
 number of members or the batch changes, what was read ahead is dropped. Every shard is read with its own seed, so the
@@ -43,7 +43,7 @@ _END_SECONDS = 2.0  # for the end of a process that may still read
 
 
 class Loaders:
-    """Reads the examples of a workload, in `processes` other processes; in this one if there are none."""
+    """Reads the examples of a workload in `processes` other processes, or in this one if `processes` is 0."""
 
     def __init__(self, workload: Workload, processes: int, ahead: int) -> None:
         self._workload = workload
@@ -179,7 +179,7 @@ def _has_room() -> bool:
 
 
 def _serve(workload: Workload, pipe: Connection) -> None:
-    """Answer requests until the worker closes the pipe or has ended."""
+    """Answer requests until the worker closes the pipe or ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that trains
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Optimizer steps over flat vectors, and the average of the weights that follows them."""
+"""Optimizer steps over flat vectors, and the average of the weights over the updates."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

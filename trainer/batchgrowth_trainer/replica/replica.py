@@ -256,7 +256,7 @@ class Replica:
         return done
 
     def add(self, left: Partial, right: Partial) -> Partial:
-        """Return `left` with `right`, the subtree after it, added; `right` is released."""
+        """Add `right`, the next subtree, to `left`; release `right` and return `left`."""
         left.row.add_(right.row)
         left.hi = right.hi
         if self.quantize_node is not None:
@@ -329,7 +329,7 @@ class Replica:
         return Committed(taken.loss / step.examples, taken.learning_rate, taken.sums.stop, decision)
 
     def follow_decisions(self) -> None:
-        """Renew `plan` after a decision: a batch that has grown, or an evaluation that ends the training early."""
+        """Renew `plan` after a decision: the batch has grown, or an evaluation ends the training early."""
         self.plan = self.judgement.shortened(self.growth.course.plan)
 
     def tensors(self) -> dict[str, Tensor]:

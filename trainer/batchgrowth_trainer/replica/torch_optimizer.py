@@ -56,7 +56,7 @@ class _Kept:
 
 
 class TorchOptimizer:
-    """An optimizer that is made from its class, with the interface of a FlatOptimizer."""
+    """Wraps an optimizer of a given torch class in the interface of a FlatOptimizer."""
 
     def __init__(self, settings: TorchBlock, spec: JobSpec, parameters: FlatParameters) -> None:
         """Raise WorkloadError if there is no such optimizer, or its state cannot travel."""
@@ -97,7 +97,7 @@ class TorchOptimizer:
             leaf.grad = None
 
     def _made(self, leaves: list[nn.Parameter]) -> Made:
-        """Return the optimizer with the parameters that do not decay in a group of their own."""
+        """Make the optimizer; parameters that do not decay have a group of their own."""
         plain = [leaf for leaf, spared in zip(leaves, self._spared, strict=True) if not spared]
         others = [leaf for leaf, spared in zip(leaves, self._spared, strict=True) if spared]
         groups: list[Store] = [{"params": plain}] if plain else []
@@ -140,7 +140,7 @@ class TorchOptimizer:
             self.state[name] = torch.zeros(length, dtype=dtype, device=self._leaves[0].device)
 
     def _kind_of(self, key: str, value: Any) -> tuple[str, int]:
-        """Return the vector for a value, and how many of its elements it takes."""
+        """Return the name of the vector for a value, and how many of the vector's elements the value takes."""
         if isinstance(value, Tensor):
             return str(value.dtype).removeprefix("torch."), value.numel()
         if isinstance(value, bool | int | float):

@@ -93,7 +93,7 @@ def try_out(replica: Replica) -> None:
 
 
 def _buffers(replica: Replica) -> dict[str, Tensor]:
-    """Return the buffers that are not None, by each of their names."""
+    """Return the buffers that are not None, by name; a shared buffer has several names."""
     return dict(replica.model.named_buffers(remove_duplicate=False))
 
 
@@ -113,7 +113,7 @@ def _check_buffers(replica: Replica, before: Set[str]) -> None:
 
 
 def _check_reading(replica: Replica) -> None:
-    """Read the first examples twice, as a worker that takes over a shard does."""
+    """Read the first examples twice, as happens when a worker takes over a shard, and compare them."""
     workload = replica.workload
     if is_indexed(workload, workload.train):
         return

@@ -180,7 +180,7 @@ def make_display(console: Console | None = None, clock: Callable[[], float] = ti
 
 
 class Lines:
-    """Plain lines for logs: one per epoch, stage and note; no colours and no control characters."""
+    """Prints plain lines for logs, without colours or control characters: one per epoch, stage and note."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

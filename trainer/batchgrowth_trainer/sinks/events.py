@@ -30,7 +30,8 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """A look at the measured `quantity`. The batch was `before`; `plan` is the plan from now on, made by `decisions`.
+    """A look at the measured `quantity`. The batch size was `before`; from now on `plan` holds, which follows from
+    `decisions`.
 
     `forecast` is what the next look will probably decide, if that is another batch.
     """

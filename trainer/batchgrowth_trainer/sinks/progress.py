@@ -320,7 +320,7 @@ class Reporter:
             self._due.set()
 
     def _ahead(self, forecast: Forecast | None, update: int) -> Forecast | None:
-        """Return the forecast with the seconds until its look; None once that look is over."""
+        """Return the forecast with the present seconds until its look; None once that look is over."""
         if forecast is None or forecast.update <= update:
             return None
         return replace(forecast, due_seconds=self._pace * (forecast.update - update))
@@ -372,7 +372,7 @@ class Reporter:
 
 
 def period_seconds(running: float) -> float:
-    """Return the time between two reports that only say progress, 1 s to 10 s, `running` seconds after the start."""
+    """Return the time between two reports of mere progress, from 1 s to 10 s, `running` seconds after the start."""
     return min(max(running / PERIODS, PERIOD_SECONDS), LONGEST_PERIOD_SECONDS)
 
 

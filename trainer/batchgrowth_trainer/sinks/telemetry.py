@@ -25,7 +25,7 @@ _OF_EXCHANGES = tuple(metric for metric in TRAINER if metric.figures)
 
 
 class Telemetry:
-    """Every metric of the trainer, in a registry of its own, so that two runs in one process do not share any."""
+    """Every metric of the trainer, in its own registry, so that two runs in one process share no metric."""
 
     def __init__(self, plan: Plan, epochs: float = 0.0, registry: CollectorRegistry | None = None) -> None:
         """Make the metrics; `epochs` were done before a resume, but counters begin at 0, as after any restart."""

@@ -40,7 +40,7 @@ class Reloader:
 
     @property
     def is_needed(self) -> bool:
-        """Return whether it speaks TLS, with all of its certificates in files."""
+        """Return whether the node speaks TLS, with all of its certificates in files."""
         return len(self._files) == 3 and bool(contexts_of(self._node))
 
     def check(self) -> bool:

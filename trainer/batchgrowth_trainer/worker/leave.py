@@ -44,7 +44,7 @@ def end_when(over: Callable[[], bool], code: int, why: str = "something still ha
 
 
 def end_within(seconds: float, code: int) -> None:
-    """End this process with this exit code after `seconds`, unless it ends by itself before."""
+    """End this process with this exit code after `seconds`, unless it ends earlier."""
     ends = time.monotonic() + seconds
     end_when(lambda: time.monotonic() > ends, code)
 
@@ -99,7 +99,7 @@ class Leave:
         self._task: asyncio.Task[None] | None = None
 
     def acknowledge(self) -> None:
-        """Extend the wait to the grace period, because a driver knows of the leaving and will release its member."""
+        """Extend the wait to the grace period, because a driver knows of it and will release its member."""
         if time.monotonic() < self._close_at < math.inf:
             log.info("a driver knows that this worker leaves; it may train on for %.0f s", GRACE_SECONDS)
             self._close_at = time.monotonic() + GRACE_SECONDS

@@ -303,7 +303,7 @@ class _MemberGeneration:
         self._bytes_reported = group.bytes_sent  # the newest state, which others get before, does not count
 
     def run(self) -> None:
-        """Train round after round, to the end of the order or a stop, which the rounds carry to every member."""
+        """Train round after round to the end of the order or to a stop, which the rounds carry to every member."""
         replica = self._replica
         control = self._member.control
         began = replica.position.update

@@ -65,7 +65,7 @@ class MemberOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """One row for each of a member's nodes of the fixed tree, and the seconds that computing them took."""
+    """One row for each node of the fixed tree that a member computed, and the seconds that this took."""
 
     rows: list[np.ndarray]
     seconds: float

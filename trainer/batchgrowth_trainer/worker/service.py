@@ -223,7 +223,7 @@ async def cancel_generation(run_id: str, generation: int) -> None:
 async def take_snapshot(
     run_id: str, reported: int, evaluated: int
 ) -> tuple[PackedSnapshot, tuple[messages.Report, ...]]:
-    """Return the member's state at its next update boundary, with every report up to it that the driver lacks."""
+    """Return the member's state at its next update boundary, with every report until then that the driver lacks."""
     member = member_of(run_id)
     snapshot = await asyncio.wrap_future(member.control.request_snapshot())
     return pack_snapshot(snapshot), member.unreported(reported, evaluated)

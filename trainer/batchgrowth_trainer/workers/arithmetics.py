@@ -75,7 +75,7 @@ class Arithmetics:
         return address in self._differing
 
     def refusal(self, address: str) -> str:
-        """Return why the worker must not compute, as a line; empty if it may."""
+        """Return a line about why the worker must not compute; empty if it may."""
         if not self._required or address not in self._differing:
             return ""
         name, why = self._differing[address]

@@ -75,12 +75,12 @@ class WorkerRequest:
         self.status = "lost"
 
     def exception(self) -> BaseException | None:
-        """Return the error of a request with that status; None otherwise."""
+        """Return the error if the request's status is "error", else None."""
         return self._error
 
 
 class Calls:
-    """Calls through the client; `registered` are the addresses of the workers that the scheduler knows.
+    """Makes calls through the client; `registered` has the addresses of the workers that the scheduler knows.
 
     `check` raises if there is no longer any reason to wait.
     """
@@ -108,7 +108,7 @@ class Calls:
         return running.result()
 
     def start(self, work: Coroutine[Any, Any, Answer]) -> concurrent.futures.Future[Answer]:
-        """Start the coroutine without waiting for it; its errors are dropped, unless its result is taken."""
+        """Start the coroutine without waiting for it; its errors are dropped unless the caller takes its result."""
         running = asyncio.run_coroutine_threadsafe(work, self._loop)
         self._under_way.add(running)
         running.add_done_callback(self._end)
@@ -139,7 +139,7 @@ class Calls:
         return _usable(function, lambda: self.wait(asking, workers, seconds))
 
     def begin(self, function: Callable[..., Any], *arguments: Any, worker: str) -> Asked:
-        """Call a coroutine function on the event loop of this worker, without waiting for its answer: see Asked.
+        """Call a coroutine function on the event loop of this worker, and return an Asked for the answer.
 
         Taking the answer raises what `ask` does.
         """
@@ -151,7 +151,7 @@ class Calls:
         return answers
 
     def notify(self, function: Callable[..., Any], *arguments: Any, worker: str) -> None:
-        """Call a coroutine function on the event loop of this worker, without waiting for it."""
+        """Call a coroutine function on the event loop of this worker, and do not wait for it."""
         self.start(self._client._run(function, *arguments, workers=[worker], on_error="ignore"))
 
     async def reach(self, function: Callable[..., Any], worker: str) -> None:
@@ -163,7 +163,8 @@ class Calls:
             await asyncio.sleep(_RETRY_SECONDS)
 
     def fetch(self, future: Future, take: Callable[[Any | None], None]) -> None:
-        """Call `take`, on the client's event loop, with a finished task's result once it is here; with None if lost.
+        """On the client's event loop, call `take` with the result of a finished task once it arrives, or with None if
+        it is lost.
 
         Does not wait, so that the results of many workers are on their way at once.
         """
@@ -210,7 +211,7 @@ class Calls:
 
 
 def _unpacked(name: str) -> Callable[[bytes], Any]:
-    """Return a function of this name that a worker calls with a pickled (function, arguments).
+    """Return a function of this name, which unpickles (function, arguments) in a worker and calls the function.
 
     The scheduler unpickles tasks. A task that refers to our package would make it import torch, which takes seconds and
     half a gigabyte. The function is local, so that it is pickled by value: an existing scheduler may lack this package.

@@ -110,7 +110,7 @@ def connect(address: str, patience: float, stop_requested: Callable[[], bool], r
 def connection(
     address: str, patience: float, stop_requested: Callable[[], bool], report: Callable[[str], None]
 ) -> Iterator[Client]:
-    """Yield the client that `connect` makes; see `closed_in_time`."""
+    """Yield the client that `connect` makes, and close it in time at the end."""
     with closed_in_time(connect(address, patience, stop_requested, report)) as client:
         yield client
 

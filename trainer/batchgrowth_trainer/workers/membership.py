@@ -66,7 +66,7 @@ class Ended:
     outcome: MemberOutcome | None = None
 
     def fault(self) -> WorkerFault | None:
-        """Return the fault of this worker that ended the task; None if it ended otherwise."""
+        """Return the worker's fault that ended the task; None if the task ended otherwise."""
         if self.future.status != "error":
             return None
         error = self.future.exception()

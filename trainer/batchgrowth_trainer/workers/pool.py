@@ -87,7 +87,7 @@ class WorkerPool:
             self.calls.close()
 
     def check_connected(self) -> None:
-        """Poll the scheduler. Raises Superseded, and SchedulerLost if it is lost or blocks a requested stop."""
+        """Poll the scheduler. Raises Superseded, and SchedulerLost if that is lost or blocks a requested stop."""
         if self.client.status != "running" or self.client.scheduler_comm is not self._connection:
             raise SchedulerLost(LOST)  # a reconnected scheduler has lost the run's tasks
         self._membership.poll()
@@ -265,7 +265,7 @@ class WorkerPool:
             time.sleep(_POLL_SECONDS)
 
     def restart(self, addresses: Iterable[str], note: Note, why: str = "does not answer") -> None:
-        """Restart the registered workers among these, which do not count until ready again: see `WorkerRestarts`."""
+        """Restart the registered workers among these. They do not count as ready until they are ready again."""
         for address in self.registered.intersection(addresses):
             note(f"worker {address} {why}; restarting it")
             self._membership.left(address)
@@ -273,7 +273,7 @@ class WorkerPool:
 
     @property
     def _where(self) -> str:
-        """Return the job and the update, with which a line of the log begins."""
+        """Return the job and the update as the beginning of a log line."""
         return f"{service.job_of(self.run_id)}, update {self._update:,}"
 
 
@@ -291,7 +291,7 @@ class Admission:
         arithmetics.forget_workers()
 
     def __contains__(self, address: str) -> bool:
-        """Return whether the worker is prepared, held back or not."""
+        """Return whether the worker is prepared, even if it is held back."""
         return address in self.ready or address in self._held
 
     def add(self, address: str, prepared: Prepared) -> None:

@@ -43,7 +43,7 @@ class Fence:
         self._why: Superseded | None = None
 
     def fall(self, why: Superseded) -> None:
-        """Make every later check raise `why`, unless the fence fell before."""
+        """Make every later check raise `why`, unless the fence has fallen already."""
         self._why = self._why or why
 
     def check(self) -> None:
@@ -74,7 +74,7 @@ class Takeover:
         self._fence.check()
 
     def poll(self) -> None:
-        """Look once a second, without waiting, whether the job is still held. Raise Superseded if it is not."""
+        """Check once a second, without waiting, that this start holds the job. Raise Superseded if another does."""
         if self._fence is None:
             return
         self._fence.check()
@@ -84,7 +84,7 @@ class Takeover:
 
 
 async def take_over(client: Client, fence: Fence) -> None:
-    """Take over on the client's event loop, unless that is done; let the fence fall if a later start holds the job.
+    """Take over on the client's event loop, if not done before; let the fence fall if a later start holds the job.
 
     Raises OSError if the scheduler is lost.
     """
@@ -100,7 +100,7 @@ async def take_over(client: Client, fence: Fence) -> None:
 
 
 def takeover_function() -> Callable[..., Holder]:
-    """Return a function for the scheduler: given (start, token, first), it returns the start that holds the job then.
+    """Return a function for the scheduler: given (start, token, first), it returns the start that then holds the job.
 
     A later start takes over from an earlier one. If both have the same number, the one that asks for the `first` time
     does. The function is local, so that it is pickled by value: an existing scheduler may lack this package.

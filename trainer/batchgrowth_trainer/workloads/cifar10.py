@@ -93,7 +93,7 @@ def _read_records(path: Path) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 
 
 def crop_and_flip(images: Tensor) -> Tensor:
-    """Shift each image of (N, C, H, W) by up to 4 zero-padded pixels, and mirror it with probability 1/2.
+    """Pad and shift each image of (N, C, H, W) by up to 4 pixels, and mirror it with probability 1/2.
 
     Draws 3·N numbers from torch's global CPU generator, on every device.
     """

@@ -75,7 +75,7 @@ class DaskArrays:
 
 
 class _Array:
-    """One array in chunks of whole rows; chunk k has the rows from starts[k] to starts[k + 1]."""
+    """A Dask array in chunks of whole rows; chunk k has the rows from starts[k] to starts[k + 1]."""
 
     def __init__(self, array: da.Array) -> None:
         whole = array.rechunk(dict.fromkeys(range(1, array.ndim), -1))

@@ -9,7 +9,7 @@ from batchgrowth_trainer.workloads.digits import split
 
 
 class Shifted(Dataset[tuple[Tensor, Tensor]]):
-    """Examples one by one, each shifted by at most a pixel; any data set with these two methods will do.
+    """A data set whose images are shifted by at most a pixel; any class with these two methods will do.
 
     Draw random numbers from torch, numpy or `random`: they are seeded, so that every run gets the same.
     """
@@ -27,7 +27,7 @@ class Shifted(Dataset[tuple[Tensor, Tensor]]):
 
 
 def workload(hidden: str = "64") -> Workload:
-    """Return what the trainer trains; the arguments are the strings of spec.workload.arguments."""
+    """Return the workload to train; the arguments are the strings of spec.workload.arguments."""
     train, test = split()
     width = int(hidden)
     return Workload(

@@ -34,7 +34,7 @@ spec:
 
 
 def begin(folder: Path) -> tuple[Path, Path]:
-    """Write the workload and the manifest into a new folder; return their paths. The folder's name is the job's.
+    """Write the workload and the manifest into a new folder; return their paths. The job is named after the folder.
 
     Raises SpecError if that name is no job name, or if the folder exists already or cannot be made.
     """

@@ -1,4 +1,4 @@
-"""Random images for measuring speed: ten classes, each a fixed pattern plus noise, which a net can learn."""
+"""Random images for measuring speed: ten classes, each a fixed pattern plus noise, so that a net can learn them."""
 
 from collections.abc import Callable
 

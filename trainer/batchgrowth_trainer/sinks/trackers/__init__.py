@@ -1,1 +1,1 @@
-"""Trackers: sinks that record a run with TensorBoard, MLflow or Weights & Biases, each an extra."""
+"""Trackers: sinks that record a run with TensorBoard, MLflow or Weights & Biases; each needs an extra."""

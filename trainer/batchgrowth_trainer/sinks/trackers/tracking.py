@@ -169,7 +169,9 @@ class Tracking:
         note: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`load` is called in the thread, since the library may take seconds to import; `note` tells the user."""
+        """Keep the arguments. The thread calls `load`, since importing a library may take seconds; `note` tells the
+        user.
+        """
         self._name = name
         self._load = load
         self._training = training
