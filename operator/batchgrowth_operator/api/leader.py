@@ -48,7 +48,7 @@ class Leadership:
             self._ends = -math.inf
 
     def extend(self, requested: float) -> None:
-        """Count a renewal of the Lease whose request was sent at that time of the monotonic clock."""
+        """Extend the leadership after a renewal of the Lease that was requested at that monotonic time."""
         self._ends = requested + LOST_AFTER_SECONDS
 
     @property

@@ -39,7 +39,7 @@ def job_of(name: str, spec: Mapping[str, Any], base: BatchGrowthJob | None = Non
 
 
 def _without_empty(tree: dict[str, Any]) -> dict[str, Any]:
-    """Return the tree without empty blocks: a choice adds an empty block for its entry, which another entry refuses."""
+    """Return the tree without empty blocks, since the empty block of a choice's entry would refuse another entry."""
     kept: dict[str, Any] = {}
     for key, value in tree.items():
         short = _without_empty(value) if isinstance(value, dict) else value

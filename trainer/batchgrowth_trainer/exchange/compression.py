@@ -57,7 +57,7 @@ def compression_for(spec: JobSpec) -> Compression | None:
 
 
 def compression_in(replica: Replica) -> Compression | None:
-    """Return the compression of the replica's nodes; None if its job compresses nothing."""
+    """Return the compression that the replica applies to its sums; None if its job compresses nothing."""
     compression = replica.quantize_node
     assert compression is None or isinstance(compression, Compression)
     return compression

@@ -205,10 +205,9 @@ class HistoryRow:
     def now(
         cls, step: Step, plan: Plan, done: Committed, workers: int, seconds: tuple[float, float, float], ago: float = 0
     ) -> Self:
-        """Return the row of a step committed now, or `ago` seconds ago. The run fills in `seconds`, since only it knows
-        its start.
+        """Return the row of a step committed now, or `ago` seconds ago; the run fills in the time since it began.
 
-        `seconds` are those of computing, of the exchange, and of waiting.
+        `seconds` are the times of computing, of the exchange, and of waiting.
         """
         compute, exchange, wait = seconds
         return cls(
