@@ -36,7 +36,7 @@ from cluster.release import Cluster  # noqa: E402
 from cluster.users import KUBECONFIG, users_cluster  # noqa: E402
 
 FAKE_NODES, GPUS = 16, 8
-LONGEST_TEST_SECONDS = 600
+LONGEST_TEST_SECONDS = 900
 QUIET, TURNS, OPERATOR, USERS, INSTALLATION = (
     f"cluster-tests-{lock}" for lock in ("quiet", "turns", "operator", "users", "chart")
 )
