@@ -45,7 +45,7 @@ def test_at_debug_a_run_logs_its_own_lines_and_none_of_dasks(log: Log, monkeypat
     text = log("--log-level", "debug")
 
     assert "INFO batchgrowth_trainer.worker.service: digits: preparing a member" in text
-    assert "INFO batchgrowth_trainer.drivers.generations: digits, update 0: generation 1 of 1" in text
+    assert "INFO batchgrowth_trainer.drivers.generations: digits, update 0: generation 1, workers: 1" in text
     assert WORKER_STARTS not in text
     assert DRIVER_STARTS not in text
 
