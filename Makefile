@@ -67,7 +67,7 @@ test: $(INSTALLED) ## the tiers pure and torch, and a sample of chart and dask: 
 test-all: built ## what `make test` leaves out, and API server and cluster, as far as this machine can; skips say why
 	$(BIN)/pytest $(TOGETHER) 5 -m "not smoke and not long" tests/gpu tests/cluster $(PARTLY) tests/apiserver
 
-test-long: built ## the longest tests: more faults, more combinations (two hours)
+test-long: built ## the longest tests: more faults, more combinations (hours)
 	$(BIN)/pytest $(TOGETHER) 4 -m long tests
 
 test-pure: $(INSTALLED) ## the plan and the operator's decisions alone
