@@ -170,7 +170,7 @@ class Scaling:
     def _upcoming(self) -> Iterator[Upcoming]:
         """Yield the later stages of the expected plan; none while the pace is unknown."""
         run = self._run
-        plan = self._run.expected
+        plan = run.expected
         rate = self._pace.rate
         if not rate:
             return

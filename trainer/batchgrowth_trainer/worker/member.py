@@ -331,7 +331,8 @@ class _MemberGeneration:
                 ago = (num_updates - number) * sum(seconds)
                 self._member.rows.append(HistoryRow.now(step, replica.plan, committed, self._group.size, seconds, ago))
             self._member.pause_clock.start(replica.position.update)
-            self._figures = self._figures.then(made.figures)
+            if self._is_reporter:
+                self._figures = self._figures.then(made.figures)
             if time.perf_counter() - self._reported_at > self._report_seconds:
                 self._report()
             stop = made.stop
