@@ -353,6 +353,16 @@ def test_a_watch_ends_if_every_task_is_cancelled_at_once(monkeypatch: pytest.Mon
     asyncio.run(scene())
 
 
+async def observing_namespaces(settings: Any) -> tuple[Insights, asyncio.Task[Any]]:
+    """Starts kopf's watch of namespaces for an operator that was given one."""
+    insights = Insights()
+    await insights.backbone.fill(resources=[NAMESPACES])
+    observing = observation.namespace_observer(
+        clusterwide=False, namespaces=["default"], insights=insights, settings=settings
+    )
+    return insights, asyncio.create_task(observing)
+
+
 @pytest.mark.fault("B11")
 def test_a_shutdown_during_the_refusal_of_the_watch_of_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two watches are refused at once: the one ends the operator while the other is about to be done without."""
@@ -363,12 +373,7 @@ def test_a_shutdown_during_the_refusal_of_the_watch_of_namespaces(monkeypatch: p
         await asyncio.sleep(0.05)
 
     async def scene() -> None:
-        insights = Insights()
-        await insights.backbone.fill(resources=[NAMESPACES])
-        observing = observation.namespace_observer(
-            clusterwide=False, namespaces=["default"], insights=insights, settings=kopf_patches.kopf.OperatorSettings()
-        )
-        task = asyncio.create_task(observing)
+        insights, task = await observing_namespaces(kopf_patches.kopf.OperatorSettings())
         await ends.wait()
         task.cancel()
         done, _ = await asyncio.wait({task}, timeout=1)
@@ -389,12 +394,7 @@ def test_a_refusal_of_the_watch_of_namespaces_alone(
     kopf_patches = _reload(monkeypatch)
 
     async def scene() -> None:
-        insights = Insights()
-        await insights.backbone.fill(resources=[NAMESPACES])
-        observing = observation.namespace_observer(
-            clusterwide=False, namespaces=["default"], insights=insights, settings=kopf_patches.kopf.OperatorSettings()
-        )
-        task = asyncio.create_task(observing)
+        insights, task = await observing_namespaces(kopf_patches.kopf.OperatorSettings())
         async with asyncio.timeout(10):
             while "Not enough permissions to watch for namespaces" not in caplog.text:
                 await asyncio.sleep(0.01)
