@@ -58,14 +58,15 @@ sboms: $(INSTALLED) ## what each image is made of, as CycloneDX, in dist/
 TOGETHER := --dist worksteal --numprocesses
 PARTLY := tests/pure/operator/machine tests/chart tests/dask # `make test` runs what is marked `smoke`, `make test-all` the rest
 
-# Without coverage the operator's machine takes half the time, and it adds none.
+# With coverage tests take up to twice as long, so it is measured where CI=true alone; the operator's machine adds none.
+COVERAGE = --cov=batchgrowth --cov=batchgrowth_operator --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 test: $(INSTALLED) ## the tiers pure and torch, and a sample of chart and dask: minutes on any machine, nothing is built
-	$(BIN)/pytest $(TOGETHER) 2 -m "not long" tests/pure --ignore tests/pure/operator/machine --cov=batchgrowth --cov=batchgrowth_operator --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+	$(BIN)/pytest $(TOGETHER) 2 -m "not long" tests/pure --ignore tests/pure/operator/machine $(if $(filter true,$(CI)),$(COVERAGE))
 	$(BIN)/pytest $(TOGETHER) 4 -m "smoke and not long" tests/torch $(PARTLY)
 
 # Pods wait more than they compute, so the other tiers run beside them; tests/cluster/conftest.py deals the tests.
 test-all: built ## what `make test` leaves out, and API server and cluster, as far as this machine can; skips say why
-	$(BIN)/pytest $(TOGETHER) 5 -m "not smoke and not long" tests/gpu tests/cluster $(PARTLY) tests/apiserver
+	$(BIN)/pytest $(TOGETHER) 4 -m "not smoke and not long" tests/gpu tests/cluster $(PARTLY) tests/apiserver
 
 test-long: built ## the longest tests: more faults, more combinations (hours)
 	$(BIN)/pytest $(TOGETHER) 4 -m long tests
@@ -74,7 +75,7 @@ test-pure: $(INSTALLED) ## the plan and the operator's decisions alone
 	$(BIN)/pytest $(TOGETHER) 2 -m "not long" tests/pure
 
 built: $(INSTALLED) ## what `make test-all` needs besides Python: helm, an API server, Prometheus (Go; minutes, once)
-	@if command -v go > /dev/null; then $(BIN)/python -m cluster build apiserver tools prometheus; fi
+	@if command -v go > /dev/null; then $(BIN)/python -m cluster build apiserver tools prometheus kstatus; fi
 	@if command -v go > /dev/null && command -v apt-get > /dev/null && [ "$$(id -u)" = 0 ]; then $(BIN)/python -m cluster packages; fi
 
 format: $(INSTALLED) ## put the code into the one format

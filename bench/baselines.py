@@ -25,15 +25,14 @@ from batchgrowth.plan import Plan, make_plan
 from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec
 from batchgrowth_trainer.building import build_workload
-from batchgrowth_trainer.replica.data import fetch
+from batchgrowth_trainer.replica.data import example_order, fetch
 from batchgrowth_trainer.replica.devices import prepare_process
-from batchgrowth_trainer.replica.seeds import example_order
 from batchgrowth_trainer.workload import Dataset
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from bench.cases import DATALOADER, DDP, LOADERS, ONE, PLAIN, WORKERS
+from bench.cases import DATALOADER, DDP, GATHERED, LOADERS, ONE, PLAIN, REDUCED, WORKERS
 from bench.loopback import sent_bytes
 
 BLOCK_SECONDS = 0.25
@@ -140,11 +139,39 @@ def _measure_shares(system: str, spec: JobSpec, warm: int, rank: int, world: int
         optimizer.zero_grad()
         inputs, target = fetch(workload.train, indices)
         workload.loss(model(inputs), target).mean().backward()  # type: ignore[no-untyped-call]
+        if system in PER_TENSOR_MEANS:
+            PER_TENSOR_MEANS[system](parameters, rank, world)
         optimizer.step()
         if update >= warm:
             ends.append(perf_counter())
     _meet(world)
     return sample_of(ends, (sent_bytes() - before) / (plan.updates - warm))
+
+
+def _gathered(parameters: Sequence[nn.Parameter], rank: int, world: int) -> None:
+    """Replace each gradient by its mean over the ranks, which rank 0 computes and scatters."""
+    for parameter in parameters:
+        assert parameter.grad is not None
+        if rank:
+            dist.gather(parameter.grad, dst=0)
+            dist.scatter(parameter.grad, src=0)
+        else:
+            each = [torch.empty_like(parameter.grad) for _ in range(world)]
+            dist.gather(parameter.grad, each, dst=0)
+            mean = torch.stack(each).mean(dim=0)
+            dist.scatter(parameter.grad, [mean] * world, src=0)
+
+
+def _reduced(parameters: Sequence[nn.Parameter], _rank: int, world: int) -> None:
+    """Replace each gradient by its mean over the ranks, of an all_reduce for each tensor."""
+    for parameter in parameters:
+        assert parameter.grad is not None
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= world
+
+
+PER_TENSOR_MEANS = {GATHERED: _gathered, REDUCED: _reduced}
+"""System -> how it exchanges gradients between backward and the optimizer's step."""
 
 
 def _meet(world: int) -> None:

@@ -25,13 +25,19 @@ IMAGE_MS = 5
 DDP = "torch DDP"
 ONE = "one process"
 TASKS = "a Dask task per gradient"
+GATHERED = "gather and scatter per tensor (torch)"
+REDUCED = "all_reduce per tensor (torch)"
 BASELINES = (DDP, ONE, TASKS)
+PER_TENSOR = (GATHERED, REDUCED)
+"""The loops of a course's report, see bench/cs744.py."""
 PLAIN = "plain PyTorch loop"
 DATALOADER = f"DataLoader loop, {LOADERS} processes"
 OUR_GATHER = "GatherScatter (ours)"
 OUR_REDUCE = "AllReduce (ours)"
 MEASURING = "AllReduce, measuring (ours)"
 ENCRYPTED = "AllReduce, encrypted (ours)"
+BARE_REDUCE = "AllReduce, no safeguards (ours)"
+BARE_GATHER = "GatherScatter, no safeguards (ours)"
 OUR_ONE = "one worker (ours)"
 OUR_LOADERS = f"one worker, {LOADERS} loaders (ours)"
 
@@ -51,6 +57,8 @@ class System:
     """One way to train: a baseline, or an exchange of this project with its shard size and settings.
 
     Growth NoiseScale measures and looks at it in each epoch, within bounds that keep the batch as it is.
+    One that is `guarded` makes spot checks; if it also has its `own_cluster`, it starts one for each run, with a
+    certificate, as `batchgrowth run` does.
     """
 
     name: str
@@ -60,6 +68,8 @@ class System:
     growth: str = "Constant"
     encryption: str = "Disabled"
     loaders: int = 0
+    guarded: bool = True
+    own_cluster: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +129,7 @@ class Case:
             learningRate={"initial": "0.01", "rule": "Constant"},
             workers=_workers(self.workers) | {"loaders": system.loaders},
             exchange={"type": system.exchange or "AllReduce", "encryption": system.encryption, **system.settings},
+            verify=system.guarded,
         )
 
     def quick(self) -> Case:
@@ -169,6 +180,17 @@ def epoch_end_cases(*, quick: bool) -> list[Case]:
     return [few, many]
 
 
+def start_cases(*, quick: bool) -> list[Case]:
+    """Return the jobs whose trial is measured: one of a worker that shares each update with another."""
+    found = [
+        Case("mlp-64", "mlp", 64, 16, 2, (System(OUR_ONE, "AllReduce", 32),)),
+        Case("wrn-64", "wrn", 64, 8, 2, (System(OUR_ONE, "AllReduce", 32),), examples=64),
+    ]
+    if quick:
+        return [case.quick() for case in found]
+    return found
+
+
 def _cases() -> Iterator[Case]:
     baselines = tuple(System(name) for name in BASELINES)
     # One shard for each worker, so that each computes as many examples at once as a DDP process does.
@@ -183,8 +205,16 @@ def _cases() -> Iterator[Case]:
     yield Case("encrypted-mlp-64", "mlp", 64, 24, 2, encrypted)
     yield Case("encrypted-wrn-64", "wrn", 64, 10, 2, encrypted, examples=64)
 
+    guarded = (_bare(_reduce(32), BARE_REDUCE), _guarded(_reduce(32)))
+    yield Case("guarded-mlp-64", "mlp", 64, 50, 10, guarded, repeats=5)
+    yield Case("guarded-wrn-64", "wrn", 64, 8, 2, guarded, examples=64)
+    gathering = (_bare(_gather(32), BARE_GATHER), _guarded(_gather(32)))
+    yield Case("guarded-gather-mlp-64", "mlp", 64, 16, 4, gathering, repeats=3)
+
     yield Case("all-wrn-64", "wrn", 64, 2, 1, (*baselines, _gather(32), *exchanges(32)), examples=64 * 8)
-    yield Case("all-vgg11-256", "vgg11", 256, 2, 1, (*baselines, _gather(128), *exchanges(128)), examples=256 * 8)
+    per_tensor = tuple(System(name) for name in PER_TENSOR)
+    vgg11 = (*baselines, *per_tensor, _gather(128), *exchanges(128))
+    yield Case("all-vgg11-256", "vgg11", 256, 2, 1, vgg11, examples=256 * 8)
 
     # A shared machine changes its speed within seconds, which is as long as one of these runs, so each repeats.
     yield Case("alone-mlp-64", "mlp", 64, 50, 10, _alone(64), workers=1, repeats=9)
@@ -200,6 +230,15 @@ def _gather(shard: int) -> System:
 
 def _reduce(shard: int) -> System:
     return System(OUR_REDUCE, "AllReduce", shard)
+
+
+def _bare(system: System, name: str) -> System:
+    """Return the system without spot checks, in a cluster that anybody on this machine could join."""
+    return replace(system, name=name, guarded=False)
+
+
+def _guarded(system: System) -> System:
+    return replace(system, own_cluster=True)
 
 
 def _alone(batch: int) -> tuple[System, ...]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from subprocess import PIPE
 
 from batchgrowth.errors import BatchGrowthError, Interrupted
+from batchgrowth.plan import make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow
 from batchgrowth_trainer.sinks.events import Event, WorkersReady
@@ -51,11 +52,16 @@ class Driver:
             self._process = hosts.hosts[0].start(command, own, stdin=PIPE, stdout=PIPE, stderr=file)
         hosts.owns(self._process)
 
-    def train(self, job: BatchGrowthJob) -> Trained:
-        """Train this job. Raises BatchGrowthError if the process has ended."""
+    def train(self, job: BatchGrowthJob, kept: Path | None = None) -> Trained:
+        """Train this job, and leave its files in the folder `kept`/run if given.
+
+        Raises BatchGrowthError if the process has ended.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(job.model_dump_json(by_alias=True, exclude_none=True).encode() + b"\n")
+        document = job.model_dump(mode="json", by_alias=True, exclude_none=True)
+        order = {"job": document, "kept": str(kept or "")}
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
@@ -85,15 +91,14 @@ class _Kept:
                 self.accuracies.append((time.monotonic() - self._ready_at, event.metrics["accuracy"]))
 
 
-def _train(job: BatchGrowthJob, scheduler: str, longest: float) -> Trained:
+def _train(job: BatchGrowthJob, kept_in: str, scheduler: str, longest: float) -> Trained:
     began = time.monotonic()
-    workers = job.spec.workers.maximum
-    kept = _Kept(workers)
+    kept = _Kept(make_plan(job.spec).stages[0].workers)
     with tempfile.TemporaryDirectory(prefix="batchgrowth-bench-") as folder:
         options = Options(
-            output_dir=Path(folder) / "run",
+            output_dir=Path(kept_in or folder) / "run",
             scheduler=scheduler,
-            desired_workers=lambda _plan, _position: workers,
+            desired_workers=lambda plan, position: plan.stage_at(position.update).workers,
             paths=(str(ROOT),),
         )
         try:
@@ -116,7 +121,8 @@ def main(scheduler: str, longest: float) -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what others print is no answer
     for line in sys.stdin:
-        trained = _train(BatchGrowthJob.model_validate_json(line), scheduler, longest)
+        order = json.loads(line)
+        trained = _train(BatchGrowthJob.model_validate(order["job"]), order["kept"], scheduler, longest)
         print(json.dumps(asdict(trained)), file=answers, flush=True)
 
 

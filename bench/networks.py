@@ -26,8 +26,8 @@ from batchgrowth.spec import BatchGrowthJob
 from bench.emulator import NETWORK, Counters, Link
 from bench.hosts import ROOT, Hosts
 from bench.network_driver import Driver, Trained
-from bench.network_workload import HOST
-from bench.network_workload import __name__ as WORKLOAD
+from bench.paced_workload import HOST
+from bench.paced_workload import __name__ as WORKLOAD
 from bench.tables import about, between, show, spread, turned, write
 
 EXAMPLE = ROOT / "examples" / "digits.yaml"
@@ -137,7 +137,7 @@ def job(exchange: dict[str, Any], network: Network, *, quick: bool) -> BatchGrow
 class Stand:
     """Hosts with a scheduler, a driver and workers, which train one job after another."""
 
-    def __init__(self, hosts: Hosts, folder: Path, *, quick: bool) -> None:
+    def __init__(self, hosts: Hosts, folder: Path, *, quick: bool = False) -> None:
         """Start the processes; they write to the folder, and the ends of that are reported with a failed training."""
         self._hosts = hosts
         self._folder = folder
@@ -161,16 +161,21 @@ class Stand:
     def run(self, strategy: str, network: Network, seed: int) -> NetworkRun:
         """Train once on that network; `seed` decides which packets are lost."""
         name = f"{strategy}, {network.name}"
-        self._hosts.connect([network.link] * self._hosts.count, seed)
+        trained = self.train(name, job(STRATEGIES[strategy], network, quick=self._quick), network.link, seed)
+        return NetworkRun(strategy, network.name, trained, self._hosts.connect([Link()] * self._hosts.count))
+
+    def train(self, name: str, one: BatchGrowthJob, link: Link, seed: int = 0, kept: Path | None = None) -> Trained:
+        """Train a job over these links, and report on it by its name; leave its files in `kept`/run if given."""
+        self._hosts.connect([link] * self._hosts.count, seed)
         try:
-            trained = self._driver.train(job(STRATEGIES[strategy], network, quick=self._quick))
+            trained = self._driver.train(one, kept)
         except BatchGrowthError as error:
             raise BatchGrowthError(f"{name}: {error}\n{self._ends()}") from error
         _report(f"{name}: {trained.error or f'{trained.total_seconds:.1f} s'}")
         if trained.error:
             _report(self._ends())
         time.sleep(_QUIET_SECONDS)
-        return NetworkRun(strategy, network.name, trained, self._hosts.connect([Link()] * self._hosts.count))
+        return trained
 
     def _ends(self) -> str:
         """Return the last lines that each process has written."""

@@ -36,21 +36,22 @@ class Rows:
 @contextmanager
 def workers_ready(count: int, *, tls: bool = False) -> Iterator[str]:
     """Yield the scheduler's address of a local cluster with `count` workers, which speaks TLS if asked, as pods do."""
+    security = Security(require_encryption=False)
     settings: dict[str, Any] = {}
     if tls:
-        made = Security.temporary()
+        security = Security.temporary()
         prefix = "distributed.comm.tls"
-        settings = {"distributed.comm.require-encryption": True, f"{prefix}.ca-file": made.tls_ca_file}
-        for role in ("scheduler", "worker", "client"):
-            settings |= {f"{prefix}.{role}.cert": made.tls_client_cert, f"{prefix}.{role}.key": made.tls_client_key}
-    with dask.config.set(settings), local_cluster(cases(quick=True)[0].job().spec) as cluster:
+        settings = {"distributed.comm.require-encryption": True, f"{prefix}.ca-file": security.tls_ca_file,
+                    f"{prefix}.client.cert": security.tls_client_cert,
+                    f"{prefix}.client.key": security.tls_client_key}  # fmt: skip
+    with local_cluster(cases(quick=True)[0].job().spec, security=security) as cluster, dask.config.set(settings):
         cluster.scale(count)
         cluster.wait_for_workers(count, timeout=120)
         yield cluster.scheduler_address
 
 
-def measure(job: BatchGrowthJob, scheduler: str) -> tuple[list[HistoryRow], int]:
-    """Train with the job's maximum of workers throughout.
+def measure(job: BatchGrowthJob, scheduler: str | None) -> tuple[list[HistoryRow], int]:
+    """Train with the job's maximum of workers throughout, in a cluster of the run's own without a `scheduler`.
 
     Returns:
         The rows of the history, and the bytes sent from before the driver connects until after it disconnects.
@@ -66,7 +67,10 @@ def measure(job: BatchGrowthJob, scheduler: str) -> tuple[list[HistoryRow], int]
 
 
 def run(
-    job: BatchGrowthJob, scheduler: str, desired_workers: Callable[[Plan, Position], int], sinks: Sequence[Sink] = ()
+    job: BatchGrowthJob,
+    scheduler: str | None,
+    desired_workers: Callable[[Plan, Position], int],
+    sinks: Sequence[Sink] = (),
 ) -> dict[str, Any]:
     """Return the summary of a run whose files are deleted."""
     with tempfile.TemporaryDirectory(prefix="batchgrowth-bench-") as folder:

@@ -2,7 +2,8 @@
 
 A pause is the trainer's own figure (`pauseSeconds` in summary.json): the longest time, over the members of the old
 generation, from its last committed update to the first update of the next one. It covers the end of the old
-generation, Dask's new tasks, the forming of the group, and sending the state to newcomers.
+generation, Dask's new tasks, the forming of the group, and sending the state to newcomers. With `verify`, as by
+default, every worker also computes one shard again before the group ends, which is measured beside it.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ class Pattern:
     model: str
     most: int
     least: int
+    verify: bool = False
 
     @property
     def name(self) -> str:
         """The model and the numbers of workers."""
-        return f"{self.model} {self.most}-{self.least}-{self.most}"
+        name = f"{self.model} {self.most}-{self.least}-{self.most}"
+        return f"{name}, verified" if self.verify else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +41,18 @@ class Pauses:
     pattern: str
     joins: list[float]
     leaves: list[float]
+    verify: bool = False
 
 
-PATTERNS = tuple(Pattern(model, most, least) for model in ("mlp", "wrn") for most, least in ((2, 1), (4, 2)))
+PATTERNS = (
+    *(Pattern(model, most, least) for model in ("mlp", "wrn") for most, least in ((2, 1), (4, 2))),
+    *(Pattern(model, 2, 1, verify=True) for model in ("mlp", "wrn")),
+)
 
 
 def measure(pattern: Pattern, scheduler: str, resizes: int) -> Pauses:
     """Return the pauses of a job with `resizes` milestones, which starts with the larger number of workers."""
-    job = _job(pattern.model, resizes)
+    job = _job(pattern.model, resizes, verify=pattern.verify)
     plan = make_plan(job.spec)
     assert len(plan.stages) == resizes + 1
 
@@ -60,10 +67,10 @@ def measure(pattern: Pattern, scheduler: str, resizes: int) -> Pauses:
     assert all(r["pauseSeconds"] > 0 for r in summary["resizes"]), "a resize had no member of the old generation"
     joins = [r["pauseSeconds"] for r in summary["resizes"] if r["to"] > r["from"]]
     leaves = [r["pauseSeconds"] for r in summary["resizes"] if r["to"] < r["from"]]
-    return Pauses(pattern.name, joins, leaves)
+    return Pauses(pattern.name, joins, leaves, pattern.verify)
 
 
-def _job(model: str, resizes: int) -> BatchGrowthJob:
+def _job(model: str, resizes: int, *, verify: bool) -> BatchGrowthJob:
     """Return a job with a milestone after every epoch; its batch is at the maximum: only the learning rate changes."""
     entrypoint, arguments = MODELS[model]
     batch = 64
@@ -77,6 +84,7 @@ def _job(model: str, resizes: int) -> BatchGrowthJob:
         f"pauses-{model}",
         workload={"entrypoint": entrypoint, "arguments": arguments, "examples": examples},
         epochs=resizes + 1,
+        verify=verify,
         batch={
             "initial": batch,
             "maximum": batch,

@@ -61,7 +61,7 @@ def _measure(case: Case, rounds: int, report: Report, names: Sequence[str], peer
             return dask_tasks.measure(case.job(), scheduler, case.warm)
         if not system.exchange:
             return peers.measure(system.name, case.job().spec, case.warm)
-        rows, sent = ours.measure(case.job(system), scheduler)
+        rows, sent = ours.measure(case.job(system), None if system.own_cluster else scheduler)
         # From the commit of the last update of the warm-up to the last one, by the reporter's clock.
         return sample_of([row.seconds for row in rows[case.warm - 1 :]], sent)
 
@@ -97,7 +97,8 @@ def _sent(case: Case, system: System, samples: list[Sample], scheduler: str) -> 
         return least
     # A run of the warm-up alone is subtracted from ours, which leaves the bytes of the timed updates.
     warm_up = case.job(system, only_warm=True)
-    short = min(ours.measure(warm_up, scheduler)[1] for _ in range(min(len(samples), 2)))
+    where = None if system.own_cluster else scheduler
+    short = min(ours.measure(warm_up, where)[1] for _ in range(min(len(samples), 2)))
     return (least - short) / (make_plan(case.job().spec).updates - case.warm)
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from batchgrowth.schema import structural_schema
+from batchgrowth.spec.all_pods import Pods
+
 Schema = dict[str, Any]
 
 
@@ -63,8 +66,35 @@ def _node_affinity() -> Schema:
     )
 
 
+def _as_in_a_job(node: Schema) -> Schema:
+    """Return a part of the CRD's schema, closed to unknown fields where the API server refuses them."""
+    kept = {name: value for name, value in node.items() if not name.startswith("x-kubernetes-") and name != "default"}
+    for name in ("items", "additionalProperties"):
+        if name in kept:
+            kept[name] = _as_in_a_job(kept[name])
+    if "properties" in kept:
+        kept["properties"] = {name: _as_in_a_job(part) for name, part in kept["properties"].items()}
+        if not node.get("x-kubernetes-preserve-unknown-fields"):
+            kept["additionalProperties"] = False
+    return kept
+
+
+_ANY: Schema = {"type": "object"}
+_NAME: Schema = {"type": "string", "minLength": 1}
+
 DEFINITIONS: dict[str, Schema] = {
     "texts": TEXTS,
+    "env": _list(_object(("name",), name=_NAME, value=TEXT, valueFrom=_ANY)),
+    "mounts": _list(
+        _object(
+            ("name", "mountPath"),
+            name=_NAME,
+            mountPath=_NAME,
+            subPath=TEXT,
+            readOnly={"type": "boolean"},
+        )
+    ),
+    "namedParts": _list({"type": "object", "required": ["name"], "properties": {"name": _NAME}}),
     "references": _list(_object(("name",), name={"type": "string", "minLength": 1})),
     "names": _list({"type": "string", "pattern": "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", "maxLength": 253})
     | {"uniqueItems": True},
@@ -84,6 +114,7 @@ DEFINITIONS: dict[str, Schema] = {
     "nodeSelectorTerm": _object(matchExpressions=_REQUIREMENTS, matchFields=_REQUIREMENTS),
     "podAffinityTerm": _PODS,
     "affinity": _object(nodeAffinity=_node_affinity(), podAffinity=_pod_affinity(), podAntiAffinity=_pod_affinity()),
+    "pods": _as_in_a_job(structural_schema(Pods)),
     "spread": _list(
         _object(
             ("maxSkew", "topologyKey", "whenUnsatisfiable"),

@@ -74,6 +74,24 @@ LEARNING: tuple[Panel, ...] = (
     .decimals(0)
     .line_interpolation(LineInterpolation.STEP_AFTER),
 )
+FORECAST: tuple[Panel, ...] = (
+    lines(
+        "Time left",
+        "Time to the end of the run by the model of the forecast, fitted to its updates so far, with an interval that "
+        "shall hold 9 in 10 runs. It counts the batches and workers of later stages; if the forecast is right, it "
+        "falls by a second each second.",
+        "s",
+        Query(latest("batchgrowth_remaining_seconds", "bound"), "{{bound}}"),
+    ),
+    lines(
+        "Forecast against actual",
+        "Mean time of one update, and what the model of the forecast says of the current stage. The forecast includes "
+        "its share of evaluations; otherwise, if the two differ, the time left is wrong by as much.",
+        "s",
+        Query(latest("batchgrowth_update_forecast_seconds"), "forecast"),
+        Query(f"{pace('batchgrowth_update_duration_seconds_sum')} / {pace('batchgrowth_updates_total')}", "actual"),
+    ),
+)
 SPEED: tuple[Panel, ...] = (
     lines(
         "Examples per second",
@@ -128,6 +146,15 @@ PAUSES: tuple[Panel, ...] = (
         "none",
         Query(latest("batchgrowth_backups_total", "first"), "{{first}} first"),
     ),
+    lines(
+        "Checks of the workers",
+        "Checks in which all workers computed the same shard, since the trainer started, by whether they got the same "
+        "bits. A worker that got others computes wrongly, and is replaced; 0 with verify: false. On the right the "
+        "updates done at the newest check that found no difference.",
+        "none",
+        Query(latest("batchgrowth_checks_total", "result"), "{{result}}"),
+        Query(latest("batchgrowth_checked_updates"), "updates covered", "none"),
+    ),
 )
 CHECKPOINTS: tuple[Panel, ...] = (
     lines(
@@ -151,5 +178,5 @@ CHECKPOINTS: tuple[Panel, ...] = (
     .decimals(0)
     .line_interpolation(LineInterpolation.STEP_AFTER),
 )
-ROWS = ((5, NOW), (10, LEARNING), (9, SPEED), (8, PAUSES), (7, CHECKPOINTS))
+ROWS = ((5, NOW), (10, LEARNING), (8, FORECAST), (9, SPEED), (8, PAUSES), (7, CHECKPOINTS))
 """(height, panels of the same width) of each row; Grafana's grid has 24 columns."""

@@ -13,6 +13,11 @@ from charts.values import Value
 Schema = dict[str, Any]
 
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "object", list: "array"}
+_OF_PARENTS: Schema = {
+    "global": {"type": "object"},
+    "enabled": {"description": "For the `condition` of a chart that has this one as a dependency.", "const": True},
+}
+"""What Helm hands to every dependency, whether it uses it or not."""
 _TAG = "^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}(@sha256:[0-9a-f]{64})?$"
 """The Dask operator's chart has no value for a digest; one can follow the tag."""
 
@@ -20,7 +25,7 @@ _TAG = "^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}(@sha256:[0-9a-f]{64})?$"
 def values_schema(values: Iterable[Value]) -> str:
     """Return the text of values.schema.json, in the draft that every Helm 3 and most editors know."""
     schema: Schema = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of the chart batchgrowth"}
-    schema |= _closed({value.key: _schema(value) for value in values} | {"global": {"type": "object"}})
+    schema |= _closed({value.key: _schema(value) for value in values} | _OF_PARENTS)
     schema["definitions"] = DEFINITIONS
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 

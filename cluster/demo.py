@@ -142,7 +142,7 @@ def print_result(job: Object) -> None:
     for stage in status["history"]:
         pause = f", longest pause {stage['pauseSeconds']} s" if "pauseSeconds" in stage else ""
         workers = f"{stage['workers']} worker{'' if stage['workers'] == 1 else 's'}"
-        typer.echo(f"stage {stage['index']}: batch {stage['batchSize']:,}, {workers}{pause}")
+        typer.echo(f"stage {stage['index'] + 1}: batch {stage['batchSize']:,}, {workers}{pause}")
     typer.echo(f"SHA-256 of the weights: {status['trainerStatus']['weightsSha256']}")
 
 

@@ -121,6 +121,9 @@ PROMETHEUS = Group(
     flags=("-tags", "remove_all_sd enable_kubernetes_sd", *_SMALL),
 )
 
+# What Flux and kpt make of an object's status.
+KSTATUS = Group(name="kstatus", module="kstatus", programs={"kstatus": "."}, flags=_SMALL)
+
 GROUPS = (APISERVER, NODE, CONTAINERD, PAUSE, COREDNS, POLICIES, TOOLS)
 """The groups that a cluster needs."""
-ALL = (*GROUPS, PROMETHEUS)
+ALL = (*GROUPS, PROMETHEUS, KSTATUS)

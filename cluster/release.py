@@ -33,9 +33,12 @@ def install(
     *,
     release: str = RELEASE,
     values: Values | None = None,
+    user: str = "",
     say: Say = silence,
 ) -> str:
     """Installs the release, or upgrades it to exactly these values; returns helm's output when every pod is ready.
+
+    Helm acts as the user if one is named.
 
     Creates the namespace if needed; it admits pods of the profile "restricted" only.
     Loads the images of this working tree into this machine's cluster first, and restarts the operator if its image
@@ -48,7 +51,8 @@ def install(
     with alone("chart"):
         dask_operator.vendor(CHART / "charts")
         words = ("upgrade", "--install", release, CHART, "--namespace", namespace, "--wait", "--timeout", PATIENCE)
-        return _with_values(cluster, words, [first, values or {}])
+        as_user = ("--kube-as-user", user) if user else ()
+        return _with_values(cluster, (*words, *as_user), [first, values or {}])
 
 
 def uninstall(cluster: Cluster, namespace: str = NAMESPACE, *, release: str = RELEASE) -> str:

@@ -23,7 +23,7 @@ def alerts_page() -> str:
         "Prometheus selects rules.\n"
         "Without it, [charts/prometheus.yaml](../charts/prometheus.yaml) loads the alerts from "
         "[alerts.yaml](../charts/batchgrowth/files/alerts.yaml).\n"
-        "An alert about a job has the labels `namespace` and `job`; one about a trainer has `namespace` and "
+        "An alert about a job has the labels `job_namespace` and `job_name`; one about a trainer has `namespace` and "
         "`batchgrowth_dev_job`.\n\n"
         "`make generate` writes this page from that file.\n\n" + "\n".join(tables)
     )

@@ -22,6 +22,10 @@ GROUPS = {
     "D": "Training, data, checkpoints",
     "E": "Security and abuse",
     "F": "Installation, upgrades, monitoring",
+    "N": "As a new user",
+    "T": "Training code",
+    "O": "On ordinary clusters",
+    "G": "Attacks on a run",
 }
 """The first letter of an id, and what its faults have in common."""
 HEAD = "| fault | what happens | what batchgrowth does | shown by |\n|---|---|---|---|\n"
@@ -91,6 +95,7 @@ def faults_page() -> str:
     tables = [
         f"## {title}\n\n{HEAD}" + "".join(_row(row, shown) for row in rows.values() if row.id[0] == group)
         for group, title in GROUPS.items()
+        if any(row.id[0] == group for row in rows.values())
     ]
     return (
         "# Faults\n\nWhat can go wrong, what batchgrowth then does, and which test files show it. Tests cover "

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from batchgrowth.choices import CHOICES
 from batchgrowth.contract.metrics import OPERATOR, TRAINER, Metric
-from batchgrowth.contract.status import CONDITIONS, REASONS, STAGE_BEGAN, STATUS_REFUSED
+from batchgrowth.contract.status import COMPUTED_WRONGLY, CONDITIONS, REASONS, STAGE_BEGAN, STATUS_REFUSED
 from batchgrowth.registry import Entry
 from batchgrowth_operator.job.transitions import QUIET
+from batchgrowth_trainer.record.summary import Summary
 from pydantic.fields import FieldInfo
 
 from docs.alerts import alerts_page
@@ -73,8 +74,10 @@ def conditions_page() -> str:
         "The message beside the reason names the missing or refused object and a remedy.\n"
         "A change of a condition is also an event with the same reason, except for "
         f"{', '.join(f'`{reason}`' for reason in sorted(QUIET))}. "
-        f"The event `{STAGE_BEGAN}` reports a new stage, and `{STATUS_REFUSED}` a status that the API server has "
-        "refused.\nA condition flaps if it turns bad five times, each time less than ten minutes after the last. It "
+        f"The event `{STAGE_BEGAN}` reports a new stage, `{STATUS_REFUSED}` a status that the API server has refused, "
+        f"and `{COMPUTED_WRONGLY}` a worker that a [spot check](arithmetic.md#spot-checks) found to compute wrongly; "
+        "`status.findings` keeps its pod, its node and what was undone.\n"
+        "A condition flaps if it turns bad five times, each time less than ten minutes after the last. It "
         "then stays bad until there has been no trouble for five minutes, the spec is edited or the job ends; its "
         "message says since when it flaps.\n"
         "`make generate` writes this page from `batchgrowth.contract.status`.\n\n" + "\n".join(parts)
@@ -86,13 +89,28 @@ def metrics_table() -> str:
     head = "| name | kind | labels | unit | meaning |\n|---|---|---|---|---|\n"
     rooms = (("Trainer", TRAINER), ("Operator", OPERATOR))
     tables = [f"## {room}\n\n{head}" + "\n".join(map(_metric_row, metrics)) + "\n" for room, metrics in rooms]
-    source = "`make generate` writes this page from `batchgrowth.contract.metrics`."
+    source = (
+        "`make generate` writes this page from `batchgrowth.contract.metrics`.\n"
+        "On your machine, [every user can read](shared-machines.md#what-others-can-see) the metrics of a run."
+    )
     return f"# Metrics\n\n{source}\n\n" + "\n".join(tables)
 
 
 def _metric_row(metric: Metric) -> str:
     labels = ", ".join(f"`{label}`" for label in metric.labels)
     return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.unit} | {metric.help} |"
+
+
+def summary_page() -> str:
+    """docs/summary.md: a row for each key of summary.json."""
+    fields = Summary.model_fields.values()
+    rows = "".join(f"| `{field.alias}` | {field.description} |\n" for field in fields)
+    return (
+        "# The summary of a run\n\nOnly a finished run has a `summary.json` in its folder; `run.summary` is the same "
+        "in Python. It is JSON that any reader takes: a number that is not finite is `null`.\n"
+        "`make generate` writes this page from `batchgrowth_trainer.record.summary`.\n\n"
+        "| key | meaning |\n|---|---|\n" + rows
+    )
 
 
 def generated() -> dict[Path, str]:
@@ -105,6 +123,7 @@ def generated() -> dict[Path, str]:
         ROOT / "docs" / "faults.md": faults_page(),
         ROOT / "docs" / "metrics.md": metrics_table(),
         ROOT / "docs" / "mistakes.md": mistakes_page(),
+        ROOT / "docs" / "summary.md": summary_page(),
         readme: with_choices(readme.read_text(encoding="utf-8")),
     }
 

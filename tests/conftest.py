@@ -208,8 +208,14 @@ def _beyond(combinations: list[pytest.Item], limit: int | None) -> list[pytest.I
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """If CI=true, a skipped test is a failed one, except in the GPU tier and of earlier versions."""
+    """If CI=true, a skipped test is a failed one, except in the GPU tier and of earlier versions.
+
+    The list of failures at the end gives the first line of each, so that a log that is cut still names them all.
+    """
     report = yield
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is not None:
+        crash.message = crash.message.partition("\n")[0]
     expected = hasattr(report, "wasxfail") or "/tests/gpu/" in item.path.as_posix()
     expected = expected or item.get_closest_marker("history") is not None
     if report.skipped and os.environ.get("CI") == "true" and not expected:

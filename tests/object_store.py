@@ -1,5 +1,6 @@
 """An object store of this process that speaks as much of S3's protocol as the trainer uses, and fails on request."""
 
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ class S3:
     """The bucket `runs`, which only the user with KEY may use; `failure` is the answer to every request."""
 
     port: int = 0
+    scheme: str = "http"
     objects: dict[str, tuple[bytes, datetime]] = field(default_factory=dict)
     failure: tuple[int, str] | None = None
     requests: list[str] = field(default_factory=list)
@@ -27,7 +29,7 @@ class S3:
     @property
     def environment(self) -> dict[str, str]:
         """What the Secret of a job holds."""
-        endpoint = f"http://127.0.0.1:{self.port}"
+        endpoint = f"{self.scheme}://127.0.0.1:{self.port}"
         return {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_ENDPOINT_URL": endpoint}
 
     @property
@@ -36,15 +38,17 @@ class S3:
 
 
 @contextmanager
-def s3() -> Iterator[S3]:
-    """A store that listens on this machine until the end of the block."""
-    store = S3()
+def s3(certificate: ssl.SSLContext | None = None) -> Iterator[S3]:
+    """A store that listens on this machine until the end of the block, by TLS if it is given a certificate."""
+    store = S3(scheme="https" if certificate else "http")
 
     class Handler(_Handler):
         s3 = store
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         store.port = server.server_address[1]
+        if certificate is not None:
+            server.socket = certificate.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:

@@ -5,17 +5,23 @@ import os
 import re
 import socket
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from batchgrowth.cli import Set, check_pods
+from batchgrowth.cli import Set, check_pods, on_stderr
 from batchgrowth.contract.logs import LogFormat, LogLevel
 from batchgrowth.manifest.pod_limits import PodLimits, PodSecurity
-from batchgrowth.manifest.reading import load_manifest
+from batchgrowth.manifest.reading import load_manifest, read_manifest
+from batchgrowth.notes import notes
 from batchgrowth.plan import make_plan
 from batchgrowth.schema import STORAGE_SIZE, WORDS
+from batchgrowth.spec import API_VERSION, KIND
+from batchgrowth.spec.all_pods import plain_pods
+from batchgrowth.spec.pods import Resources, plain
+from batchgrowth.streams import say
+from pydantic import ValidationError
 
-from batchgrowth_operator.settings import Defaults, LeaseLock, Network, Rule, Settings
+from batchgrowth_operator.settings import SCHEDULER_RESOURCES, Defaults, LeaseLock, Network, Rule, Settings
 
 
 def rules(option: str, text: str) -> tuple[Rule, ...]:
@@ -27,6 +33,42 @@ def rules(option: str, text: str) -> tuple[Rule, ...]:
     if not isinstance(found, list) or not all(isinstance(rule, dict) for rule in found):
         raise typer.BadParameter(f"{option}: {text}; give a JSON list of maps")
     return tuple(found)
+
+
+def job_pods(text: str, standard: PodSecurity) -> dict[str, Any]:
+    """Return the defaults of spec.pods in a JSON map.
+
+    Raises BadParameter, which names the field, if a job with such a spec.pods would be refused.
+    """
+    spec: dict[str, Any] = {
+        "workload": {"entrypoint": "any:workload", "examples": 1},
+        "epochs": 1,
+        "batch": {"initial": 1, "maximum": 1, "growth": {"type": "Constant"}},
+        "learningRate": {"initial": "1"},
+    }
+    try:
+        spec["pods"] = json.loads(text)
+        job = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "any"}, "spec": spec}
+        read = read_manifest(json.dumps(job)).spec
+        check_pods(read, standard)
+    except ValueError as error:  # a SpecError is one, and so is the error of text that is not JSON
+        raise typer.BadParameter(f"--pods: {error}") from None
+    return plain_pods(read.pods)
+
+
+def scheduler_resources(text: str) -> dict[str, Any]:
+    """Return the resources in a JSON map, as a container has them. Raises BadParameter if the text has other fields."""
+    try:
+        found = Resources.model_validate_json(text)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        field = ".".join(map(str, wrong["loc"])) or text
+        example = '{"requests": {"cpu": "100m"}, "limits": {"memory": "2Gi"}}'
+        raise typer.BadParameter(
+            f"--scheduler-resources: {field}: {wrong['msg']}; give a map such as {example}"
+        ) from None
+    given: dict[str, Any] = plain([found])[0]
+    return {"requests": {}, **given}
 
 
 def storage_size(text: str) -> str:
@@ -56,9 +98,28 @@ def operator(
         list[str] | None,
         typer.Option(help="Allow jobs to name this service account; may be given several times. Default: none."),
     ] = None,
+    pods: Annotated[
+        str, typer.Option(metavar="JSON", help="Defaults of spec.pods, for the pods of all jobs; {} for none.")
+    ] = "{}",
+    fixed_user: Annotated[
+        bool,
+        typer.Option(
+            "--fixed-user/--no-fixed-user", help="Whether jobs' pods run as user 65532, or as the platform chooses."
+        ),
+    ] = True,
+    scheduler_resources_: Annotated[
+        str, typer.Option("--scheduler-resources", metavar="JSON", help="Requests and limits of each job's scheduler.")
+    ] = json.dumps(SCHEDULER_RESOURCES),
     checkpoint_size: Annotated[
         str,
         typer.Option(help="Size of the claim of jobs that name no place for checkpoints, such as 10Gi; '' for none."),
+    ] = "",
+    ca_config_map: Annotated[
+        str,
+        typer.Option(
+            help="ConfigMap in each job's namespace whose entry ca.crt has the CAs of object stores, for jobs that "
+            "name none; '' for none."
+        ),
     ] = "",
     metrics_from: Annotated[
         str, typer.Option(metavar="JSON", help="NetworkPolicy peers that may read trainers' metrics; [] for all.")
@@ -98,11 +159,15 @@ def operator(
             defaults=Defaults(
                 image=image,
                 pods=PodLimits(standard=pod_security, accounts=frozenset(service_account or ())),
+                job_pods=job_pods(pods, pod_security),
+                scheduler_resources=scheduler_resources(scheduler_resources_),
+                fixed_user=fixed_user,
                 network=Network(
                     metrics_from=rules("--metrics-from", metrics_from),
                     egress=None if egress is None else rules("--egress", egress),
                 ),
                 checkpoint_size=storage_size(checkpoint_size),
+                ca_config_map=ca_config_map,
             ),
             kubeconfig=kubeconfig,
             namespaces=tuple(namespace or ()),
@@ -156,18 +221,19 @@ def submit(
     """Check a job, pack its code into a ConfigMap, and apply both to a cluster."""
     from batchgrowth_operator import submit
 
-    job = load_manifest(file, set_ or ())
+    job = submit.named(load_manifest(file, set_ or (), on_stderr))
     check_pods(job.spec, pod_security)
-    make_plan(job.spec)
+    for note in notes(job.spec, make_plan(job.spec)):
+        say(note, err=True)
     files = submit.read_folder(code, exclude or (), file) if code is not None else {}
     packed = submit.packed(job.metadata.name, files) if files else None
     manifest = submit.manifest_of(job, packed)
     if packed is not None and not submit.has_module(files, job.spec.workload.entrypoint):
-        typer.echo(f"note: {code} has no module of {job.spec.workload.entrypoint}; the image must have it", err=True)
+        say(f"note: {code} has no module of {job.spec.workload.entrypoint}; the image must have it", err=True)
     if dry_run:
         place = submit.namespace_for(job, namespace, "")
         both = [submit.placed(each, place) for each in (*([packed.config_map] if packed else []), manifest)]
-        typer.echo(submit.as_yaml(*both), nl=False)
+        say(submit.as_yaml(*both), end="")
         return
     from batchgrowth_operator.api.client import connect_as_user
 
@@ -175,5 +241,5 @@ def submit(
     place = submit.namespace_for(job, namespace, usual)
     submit.submit(api, place, manifest, packed, force=force_conflicts)
     with_code = f" with {packed.num_files} files, {packed.num_bytes:,} bytes" if packed else ""
-    typer.echo(f"Submitted {job.metadata.name} to namespace {place}{with_code}; follow it with\n")
-    typer.echo(f"    kubectl --namespace {place} get bgj {job.metadata.name} --watch")
+    say(f"Submitted {job.metadata.name} to namespace {place}{with_code}; follow it with\n")
+    say(f"    kubectl --namespace {place} get bgj {job.metadata.name} --watch")

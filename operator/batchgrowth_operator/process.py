@@ -85,9 +85,9 @@ async def _operate(settings: Settings, api: Api, metrics: OperatorMetrics) -> No
     observer = Observer(api, store)
     rate = ProgressRate(settings.defaults)
     writer = Writer(api, store, poster, poster.seconds_left)
-    reconciler = Reconciler(observer, writer, rate, metrics, settings.operator_class)
+    watches = new_watches(metrics.watch_broken)
+    reconciler = Reconciler(observer, writer, rate, metrics, settings.operator_class, watches.is_blind)
     passes = Passes(reconciler.make_pass, waits=True)
-    watches = new_watches()
     leads = asyncio.Event()
     stop = asyncio.Event()
 
@@ -105,7 +105,7 @@ async def _operate(settings: Settings, api: Api, metrics: OperatorMetrics) -> No
         await leads.wait()
         jobs = [key for key, _ in store.versions(KIND)]
         log.info("begins to work on %d jobs", len(jobs))
-        passes.begin(jobs)
+        passes.begin({*jobs, *(key for key, _ in store.versions("DaskCluster"))})
 
     loop = asyncio.get_running_loop()
     # asyncio's own has a thread per processor and four more, so most passes would wait for others' writes.

@@ -1,6 +1,7 @@
 """The operator's settings, from its command line, and the part of them that decisions depend on."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,10 @@ class Network:
 OPEN = Network()
 
 
+SCHEDULER_RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"cpu": "2", "memory": "2Gi"}}
+"""Limits that a namespace's quota may demand; a scheduler handles a few messages a second."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
     """The part of Settings that a pass depends on: defaults for specs, and limits of the installation."""
@@ -32,10 +37,18 @@ class Defaults:
     """Image of jobs without spec.image."""
     pods: PodLimits = STRICTEST
     """What jobs may ask for their pods."""
+    job_pods: Mapping[str, Any] = field(default_factory=dict)
+    """Defaults of spec.pods of all jobs, as a manifest spells them."""
+    scheduler_resources: Mapping[str, Any] = field(default_factory=lambda: SCHEDULER_RESOURCES)
+    """What the scheduler of each job requests, and its limits."""
+    fixed_user: bool = True
+    """Whether pods run as the images' own user; False leaves user and groups to the platform."""
     network: Network = OPEN
     """The connections that jobs' pods may make and accept."""
     checkpoint_size: str = ""
     """Size of the claim of a job whose spec names no place for its checkpoints; empty for none."""
+    ca_config_map: str = ""
+    """ConfigMap of each job's namespace with the CAs of its object store, if the spec names none; empty for none."""
     first_lead_seconds: float = 10.0
     """Start-up time of workers in seconds, of a job whose workers have not been timed yet."""
     report_seconds: float = 5.0
@@ -49,7 +62,7 @@ class LeaseLock:
     namespace: str
     name: str
     holder: str
-    """The name under which this operator holds it."""
+    """The name under which this operator holds the lease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

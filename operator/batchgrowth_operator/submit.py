@@ -4,6 +4,7 @@ import base64
 import hashlib
 import os
 import re
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -15,6 +16,7 @@ from batchgrowth import names
 from batchgrowth.errors import BatchGrowthError, ClusterError, Fault, SpecError
 from batchgrowth.schema import FILE_PATH
 from batchgrowth.spec import API_VERSION, KIND, BatchGrowthJob
+from batchgrowth.spec.job import GENERATED_CHARACTERS
 from batchgrowth.spec.training import MOST_FILES
 
 from batchgrowth_operator.api.client import CONFLICT, GONE, KINDS, Api, Refused
@@ -28,6 +30,7 @@ SKIPPED = ("__pycache__", "*.egg-info", "*.pyc", "*.pyo", "runs")
 """Files and folders that are no code; `runs` is where `batchgrowth run` writes. So are those that begin with a dot."""
 OPTION = "--code"
 """The option that names the folder."""
+_GENERATED = "bcdfghjklmnpqrstvwxz2456789"  # those of an API server: they spell no word
 MANAGER = "batchgrowth-submit"
 """Name under which fields are applied."""
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -64,6 +67,15 @@ def read_folder(folder: Path, exclude: Sequence[str] = (), manifest: Path | None
             f"{error.filename or folder} cannot be read ({(error.strerror or 'unreadable').lower()})",
             "give a folder that can be read, or leave it out with --exclude",
         ) from error
+
+
+def named(job: BatchGrowthJob) -> BatchGrowthJob:
+    """Complete the name of a job with a generateName, as an API server would; return any other job as it is."""
+    start = job.metadata.generate_name
+    if start is None:
+        return job
+    name = start + "".join(secrets.choice(_GENERATED) for _ in range(GENERATED_CHARACTERS))
+    return job.model_copy(update={"metadata": job.metadata.model_copy(update={"name": name, "generate_name": None})})
 
 
 def packed(job: str, files: Mapping[str, bytes]) -> Code:

@@ -1,14 +1,16 @@
-"""The command line: `batchgrowth check | plan | crd` and what they print; trainer and operator add their commands."""
+"""The command line: `batchgrowth check | plan | forecast | crd`, and what the first two print.
+
+Trainer and operator add their commands.
+"""
 
 import json
 import math
 import pkgutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from fractions import Fraction
 from importlib.metadata import EntryPoint, entry_points
-from math import ceil
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -18,14 +20,17 @@ from rich.table import Table
 
 from batchgrowth.choices import choices_help
 from batchgrowth.contract.logs import DASK_LEVEL_VARIABLE, FORMAT_VARIABLE, LEVEL_VARIABLE, LogFormat, LogLevel
-from batchgrowth.errors import BatchGrowthError, PodLimitError, SpecError
+from batchgrowth.errors import BatchGrowthError, PodLimitError, SpecError, counted
+from batchgrowth.forecast.command import forecast
 from batchgrowth.growth import Course
 from batchgrowth.looks import Looks
 from batchgrowth.manifest.crd import crd_yaml
 from batchgrowth.manifest.pod_limits import PodLimits, PodSecurity, account_note, pod_faults, written_pods
-from batchgrowth.manifest.reading import load_manifest
+from batchgrowth.manifest.reading import VERSION, load_manifest
+from batchgrowth.notes import asides, notes
 from batchgrowth.plan import BatchDecision, Plan, Stage, make_plan
 from batchgrowth.spec import Growth, JobSpec
+from batchgrowth.streams import first_and_last, is_too_wide, run_command, say
 
 COMMANDS = "batchgrowth.commands"
 """Entry-point group of the commands that the trainer and the operator bring."""
@@ -33,7 +38,9 @@ ROOMS = {
     "evaluate": "trainer",
     "init": "trainer",
     "manifest": "trainer",
+    "paper": "trainer",
     "plot": "trainer",
+    "probe": "trainer",
     "run": "trainer",
     "operator": "operator",
     "submit": "operator",
@@ -41,21 +48,21 @@ ROOMS = {
 """Command -> the part that brings it, which is also the extra that installs that part's libraries."""
 RECORDED = "batchgrowth_trainer.record.runs:recorded_course"
 """The trainer's function that reads a finished run: (folder, manifest or None, overrides) -> Course."""
-
-MOST_ROWS = 40
-"""The most stages that a table shows."""
+DRAWN = "batchgrowth_trainer.plots:plot_plan"
+"""The trainer's function that draws a plan: (Course, path)."""
 
 app = typer.Typer(
     name="batchgrowth",
-    help="Train PyTorch models with a batch size that grows during training, and with workers that are added as it "
-    "grows.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 
 File = Annotated[
-    Path | None, typer.Argument(help="A BatchGrowthJob manifest. Default: the manifest of RUN.", show_default=False)
+    Path | None,
+    typer.Argument(
+        help="A BatchGrowthJob manifest; - reads standard input. Default: the manifest of RUN.", show_default=False
+    ),
 ]
 Run = Annotated[
     Path | None,
@@ -65,7 +72,9 @@ Run = Annotated[
         help="The output folder of a run of a measured job: print the plan that the run followed.",
     ),
 ]
-Files = Annotated[list[Path], typer.Argument(help="BatchGrowthJob manifests.", show_default=False)]
+Files = Annotated[
+    list[Path], typer.Argument(help="BatchGrowthJob manifests; - reads standard input.", show_default=False)
+]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Change a field below spec, such as batch.maximum=640."),
@@ -83,7 +92,24 @@ LogFormatOption = Annotated[
 ]
 
 
-class Output(StrEnum):
+def _show_version(asked: bool) -> None:
+    if asked:
+        say(f"batchgrowth {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def batchgrowth(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Train PyTorch models with a batch size that grows during training, and with workers that are added as it
+    grows.
+    """
+
+
+class PlanFormat(StrEnum):
     """How `plan` prints."""
 
     table = "table"
@@ -108,18 +134,24 @@ def check(
             plan = make_plan(spec)
         except BatchGrowthError as error:
             faults = True
-            typer.echo("\n".join(prefix + line for line in str(error).splitlines()), err=True)
+            say("\n".join(prefix + line for line in str(error).splitlines()), err=True)
         else:
             quantity = spec.batch.growth.entry.quantity
             if quantity:
-                typer.echo(f"{file}: good; batches by the {quantity}, at most {plan.updates:,} updates")
+                say(f"{file}: good; batches by the {quantity}, at most {counted(plan.updates, 'update')}")
             else:
-                typer.echo(f"{file}: good; {len(plan.stages)} stages, {plan.updates:,} updates")
-            for note in (clock_note(spec), exchange_note(spec), account_note(spec)):
+                stages = counted(len(plan.stages), "stage")
+                say(f"{file}: good; {stages}, {counted(plan.updates, 'update')}")
+            for note in (*notes(spec, plan), account_note(spec)):
                 if note:
-                    typer.echo(f"{file}: {note}")
+                    say(f"{file}: {note}")
     if faults:
         raise typer.Exit(SpecError.exit_code)
+
+
+def on_stderr(line: str) -> None:
+    """Print a line beside the output of a command."""
+    typer.echo(line, err=True)
 
 
 def check_pods(spec: JobSpec, standard: PodSecurity) -> None:
@@ -134,32 +166,45 @@ def check_pods(spec: JobSpec, standard: PodSecurity) -> None:
 def plan(
     file: File = None,
     run: Run = None,
-    output: Annotated[Output, typer.Option(help="A table for people or JSON for programs.")] = Output.table,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Draw batch, workers and learning rate by update, as PNG, SVG or PDF."),
+    ] = None,
+    output: Annotated[PlanFormat, typer.Option(help="A table for people or JSON for programs.")] = PlanFormat.table,
     set_: Set = None,
 ) -> None:
     """Print the plan of a manifest: its stages and totals."""
     if run is not None:
         course: Course = pkgutil.resolve_name(RECORDED)(run, file, set_ or ())
     elif file is not None:
-        course = Course(load_manifest(file, set_ or ()).spec)
+        course = Course(load_manifest(file, set_ or (), on_stderr).spec)
     else:
         raise typer.BadParameter("give a manifest, or --as with the output folder of a run")
-    if output is Output.json:
-        typer.echo(json.dumps(course.to_json(), indent=2))
+    if plot is not None:
+        pkgutil.resolve_name(DRAWN)(course, plot)
+    if output is PlanFormat.json:
+        say(json.dumps(course.to_json(), indent=2))
         return
     console = Console()
-    console.print(plan_table(course))
+    table = plan_table(course)
+    if is_too_wide(table, console):
+        console.print(plan_list(course), highlight=False)
+    else:
+        console.print(table)
     console.print(plan_totals(course, ran=run is not None), highlight=False)
-    spec = course.spec
-    for note in (shard_note(course.plan, spec), gain_note(spec), clock_note(spec), exchange_note(spec)):
-        if note:
-            console.print(note, highlight=False)
+    # What a run has decided is no longer to be mended.
+    told = notes(course.spec, course.plan) if run is None else asides(course.spec, course.plan)
+    for note in told:
+        console.print(note, highlight=False)
+
+
+app.command()(forecast)
 
 
 @app.command()
 def crd() -> None:
     """Print the CustomResourceDefinition."""
-    typer.echo(crd_yaml(), nl=False)
+    say(crd_yaml(), end="")
 
 
 def plan_table(course: Course) -> Table:
@@ -168,32 +213,63 @@ def plan_table(course: Course) -> Table:
     If stages were decided while training, a last column has the measured values that decided them. A long plan shows
     its first and its last stages only.
     """
-    plan = course.plan
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("stage", "epochs", "batch", "learning rate", "workers", "updates", "examples"):
+    for name in _columns(course):
         table.add_column(name, justify="right")
-    if course.values:
-        table.add_column(course.quantity, justify="right")
-    hidden = len(plan.stages) - MOST_ROWS
-    for stage in plan.stages:
-        if hidden > 0 and stage.index == MOST_ROWS // 2:
-            table.add_row("…", f"{hidden} stages")
-        if hidden <= 0 or not MOST_ROWS // 2 <= stage.index < MOST_ROWS // 2 + hidden:
-            table.add_row(*_row(stage, course))
+    for row in _rows(course):
+        table.add_row(*row)
     return table
 
 
+def plan_list(course: Course) -> str:
+    """Return the rows of the table below each other, for a terminal that is too narrow for the table."""
+    names = _columns(course)
+    width = max(map(len, names))
+    parts = []
+    for row in _rows(course):
+        if len(row) < len(names):
+            parts.append(" ".join(row))
+        else:
+            parts.append("\n".join(f"{name:{width}} {value}" for name, value in zip(names, row, strict=True)))
+    return "\n\n".join(parts)
+
+
+def _columns(course: Course) -> list[str]:
+    names = ["stage", "epochs", "batch", "learning rate", "workers", "updates", "examples"]
+    if course.values:
+        names.append(course.quantity)
+    return names
+
+
+def _rows(course: Course) -> Iterator[list[str]]:
+    first, hidden, last = first_and_last(course.plan.stages)
+    yield from (_row(stage, course) for stage in first)
+    if hidden:
+        yield ["…", counted(hidden, "stage")]
+    yield from (_row(stage, course) for stage in last)
+
+
+def _rate(stage: Stage, course: Course) -> str:
+    """Return the learning rates of a stage, warm-up included: `0.05`, `0.05 → 0.01`, `0.001 → 0.05 → 0.01`."""
+    first, highest, last = course.plan.learning_rates(stage)
+    shown = [f"{first:g}"]
+    if highest > max(first, last):
+        shown.append(f"{highest:g}")
+    shown.append(f"{last:g}")
+    text = " → ".join(rate for rate, before in zip(shown, [None, *shown], strict=False) if rate != before)
+    gain = course.largest_gain(stage.batch_size)
+    if gain > 1:
+        return f"{text} × 1 – {gain:g}"
+    return text
+
+
 def _row(stage: Stage, course: Course) -> list[str]:
-    rate = f"{stage.learning_rate:g}"
-    last_rate = f"{stage.learning_rate_to:g}"
-    if last_rate != rate:
-        rate = f"{rate} → {last_rate}"
     share = (stage.epoch_to - stage.epoch_from) / course.plan.epochs
     row = [
-        str(stage.index),
+        str(stage.index + 1),
         f"{_epoch(stage.epoch_from)} – {_epoch(stage.epoch_to)}",
         f"{stage.batch_size:,}",
-        rate,
+        _rate(stage, course),
         str(stage.workers),
         f"{stage.updates:,}",
         f"{float(share):.1%}",
@@ -227,9 +303,9 @@ def plan_totals(course: Course, *, ran: bool = False) -> str:
         # No plan has fewer updates than that of a first look which decides for the largest batch at once.
         fewest = make_plan(course.spec, [BatchDecision(1, batch.maximum, 1.0)]).updates
         return (
-            f"\nat most {plan.updates:,} and at least {fewest:,} updates for {plan.epochs:,} epochs of "
-            f"{plan.examples_per_epoch:,} examples; the batch grows from {batch.initial:,} to {batch.maximum:,} at "
-            f"most, as training measures its {course.quantity} {looks.when}"
+            f"\nat most {plan.updates:,} and at least {counted(fewest, 'update')} for "
+            f"{counted(plan.epochs, 'epoch')} of {counted(plan.examples_per_epoch, 'example')}; the batch grows from "
+            f"{batch.initial:,} to {batch.maximum:,} at most, as training measures its {course.quantity} {looks.when}"
         )
     if not course.decisions:
         changes = f"the {course.quantity} has not changed the batch"
@@ -246,70 +322,12 @@ def declared_totals(plan: Plan, spec: JobSpec) -> str:
     batch = spec.batch.model_copy(update={"maximum": spec.batch.initial, "growth": Growth()})
     learning_rate = spec.learning_rate.model_copy(update={"schedule": None, "warmup": None})
     constant = make_plan(spec.model_copy(update={"batch": batch, "learning_rate": learning_rate})).updates
-    examples = f"{plan.epochs:,} epochs of {plan.examples_per_epoch:,} examples"
-    total = f"\n{plan.updates:,} updates for {examples}"
+    examples = f"{counted(plan.epochs, 'epoch')} of {counted(plan.examples_per_epoch, 'example')}"
+    total = f"\n{counted(plan.updates, 'update')} for {examples}"
     if constant == plan.updates:
         return f"{total}; the batch stays at {spec.batch.initial:,}"
     ratio = constant / plan.updates
     return f"{total}; a constant batch of {spec.batch.initial:,} takes {constant:,}, {ratio:.1f} times as many"
-
-
-def clock_note(spec: JobSpec) -> str:
-    """Return a note that a second run will differ if the growth rule reads a clock; empty for other rules."""
-    if not spec.batch.growth.entry.looks_at_clock:
-        return ""
-    return (
-        f"note: {spec.batch.growth.type} looks at a clock, so another run may decide otherwise and end with other "
-        "weights. To repeat a run exactly, train what `batchgrowth manifest RUN` prints."
-    )
-
-
-def exchange_note(spec: JobSpec) -> str:
-    """Return a note about a second run if its weights will differ; empty if they will be the same."""
-    if spec.promise != "Nondeterministic":
-        return ""
-    if spec.exchange.entry.promise == "Nondeterministic":
-        whose = f"of exchange {spec.exchange.type}"
-    else:
-        whose = "that a GPU computes with deterministic: false"
-    return (
-        f"note: the weights {whose} differ from run to run, even on the same machine; the promise of equal weights "
-        "does not cover them."
-    )
-
-
-def gain_note(spec: JobSpec) -> str:
-    """Return a note about how a measured gain changes the plan's learning rates; empty without a gain."""
-    rate = spec.learning_rate
-    if not rate.entry.gain:
-        return ""
-    return (
-        f"note: {rate.rule} multiplies these learning rates by a gain between 1 and B / {spec.batch.initial:,}, for a "
-        f"batch of B, which training measures {rate.settings.when}."
-    )
-
-
-def shard_note(plan: Plan, spec: JobSpec) -> str:
-    """Return a note about the cost of a batch.shard below workers.examplesPerWorker; empty if it costs nothing.
-
-    A worker computes its shards one after another, each with a pass forward and backward.
-    """
-    if spec.batch.growth.entry.needs_noise or spec.learning_rate.entry.gain:
-        return ""  # the noise shows only between shards
-    fine = _passes(plan, plan.shard)
-    coarse = _passes(plan, spec.workers.examples_per_worker)
-    if fine <= coarse:
-        return ""
-    return (
-        f"note: batch.shard {plan.shard:,} is finer than the planned workers can use: each computes {fine:,} shards "
-        f"one after another, {fine / coarse:.1f} times as many as with shards of workers.examplesPerWorker, "
-        f"{spec.workers.examples_per_worker:,}. Small models train slower by almost that factor; leave batch.shard out."
-    )
-
-
-def _passes(plan: Plan, shard: int) -> int:
-    """Return the number of shards that the busiest worker computes over the whole plan."""
-    return sum(stage.updates * ceil(ceil(stage.batch_size / shard) / stage.workers) for stage in plan.stages)
 
 
 def add_command(entry: EntryPoint) -> None:
@@ -337,16 +355,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     code.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
+    run_command(lambda: _run(given))
+
+
+def _run(given: list[str]) -> None:
     asked = next((word for word in given if not word.startswith("-")), None)
     for entry in entry_points(group=COMMANDS):
         # Only the command that was asked for is loaded: importing torch takes seconds, and `check` has no use for it.
-        if asked in (None, entry.name):
+        if asked in (None, entry.name) and "--version" not in given:
             add_command(entry)
     try:
         app(given, prog_name="batchgrowth", standalone_mode=True)
     except BatchGrowthError as error:
-        typer.echo(str(error), err=True)
+        say(str(error), err=True)
         sys.exit(error.exit_code)
     except ModuleNotFoundError as error:
-        typer.echo(f"batchgrowth {asked} needs {_room(asked)}; {error.name} is not installed", err=True)
+        say(f"batchgrowth {asked} needs {_room(asked)}; {error.name} is not installed", err=True)
         sys.exit(BatchGrowthError.exit_code)

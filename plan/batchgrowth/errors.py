@@ -156,6 +156,13 @@ def redacted(text: str) -> str:
     return redacted(f"{text[: end.start()].rstrip(_OF_KEYS)} {REDACTED}{text[end.end() :]}")
 
 
+def counted(number: int, noun: str) -> str:
+    """Return the number with its noun: 1 stage, 2 stages."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {noun}s"
+
+
 _MINUTE = 60
 _HOUR = 3600
 """Lengths of time in seconds."""

@@ -1,4 +1,4 @@
-"""The parts of a registry's entry, whether ours or a third party's, and exact arithmetic for their numbers.
+"""For extensions: the parts of a registry's entry, ours or a third party's, and exact arithmetic for their numbers.
 
 Entries are loaded while the manifest's models are built, so the module of an entry imports nothing else of this
 package at its top.
@@ -12,6 +12,8 @@ from functools import lru_cache
 from math import isqrt
 from typing import Any, Literal, Protocol
 
+from batchgrowth.errors import Fault
+from batchgrowth.idle import Faults, FinishedPlan, always_acts, growth_idle, rate_idle, schedule_idle
 from batchgrowth.looks import LARGEST_BATCH, Look, MeasuredRule, Signals, Windows, ratio, two_shards
 from batchgrowth.position import Position
 from batchgrowth.registry import Entry
@@ -19,10 +21,10 @@ from batchgrowth.schema import ENTRYPOINT, DecimalText, Model, Rule
 from batchgrowth.shards import busiest
 
 __all__ = [
-    "ENTRYPOINT", "LARGEST_BATCH", "SIXTY_DIGITS", "Coarser", "DecimalText", "ExchangeEntry", "GrowthEntry",
-    "GrowthRule", "Look", "MeasuredEntry", "MeasuredRule", "Model", "OptimizerEntry", "Position", "RateEntry",
-    "RateRule", "Rule", "ScheduleEntry", "ScheduleRule", "Signals", "Until", "Windows", "busiest", "exact", "power",
-    "ratio", "square_root", "two_shards",
+    "ENTRYPOINT", "LARGEST_BATCH", "SIXTY_DIGITS", "Coarser", "DecimalText", "ExchangeEntry", "Fault", "Faults",
+    "FinishedPlan", "GrowthEntry", "GrowthRule", "Look", "MeasuredEntry", "MeasuredRule", "Model", "OptimizerEntry",
+    "Position", "RateEntry", "RateRule", "Rule", "ScheduleEntry", "ScheduleRule", "Signals", "Until", "Windows",
+    "always_acts", "busiest", "exact", "power", "ratio", "square_root", "two_shards",
 ]  # fmt: skip
 
 
@@ -47,7 +49,7 @@ class GrowthRule(Protocol):
     """A rule of growth: which batch size is wanted at a position, and how long that answer holds."""
 
     def wanted(self, position: Position) -> int:
-        """Return the wanted batch size ("damping", d) in examples; it may exceed batch.maximum."""
+        """Return the wanted batch size in examples (the AdaDamp paper's damping); it may exceed batch.maximum."""
         ...
 
     def until(self, position: Position) -> Until:
@@ -98,6 +100,7 @@ class GrowthEntry(Entry):
     quantity: str = ""
     needs_noise: bool = False
     looks_at_clock: bool = False
+    idle: Callable[[FinishedPlan], Faults] = growth_idle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +135,7 @@ class RateEntry(Entry):
 
     falls_past_maximum: bool = False
     gain: Callable[[Signals, int, int], float] | None = None
+    idle: Callable[[FinishedPlan], Faults] = rate_idle
 
 
 class ScheduleRule(Protocol):
@@ -148,6 +152,8 @@ class ScheduleRule(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleEntry(Entry):
     """A schedule of the learning rate. `implementation` is a function (settings, epochs of the job) -> ScheduleRule."""
+
+    idle: Callable[[FinishedPlan], Faults] = schedule_idle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +194,8 @@ class ExchangeEntry(Entry):
     Weights, or a Residual (error feedback) if all have the same weights. With Nothing they share one state.
     `all_connected` is True if any two members may exchange; otherwise more than 64 are connected as a grid.
     `longest_round` is a function (settings) -> the most updates from one message between workers to the next.
+    `computes_ahead` is True if gradients of later updates are computed before an update is made, which at the end of a
+    plan are missing.
     """
 
     uses_workers: bool = True
@@ -196,6 +204,7 @@ class ExchangeEntry(Entry):
     keeps: Literal["Nothing", "Weights", "Residual"] = "Nothing"
     all_connected: bool = False
     longest_round: Callable[[Any], int] = always_one
+    computes_ahead: bool = False
     strategy: str = "batchgrowth_trainer.exchange.all_reduce:AllReduce"
 
 

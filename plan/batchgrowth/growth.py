@@ -1,5 +1,4 @@
-"""How a measured batch grows: a training's course holds the decisions so far and the plan that follows, and decides
-again after each update.
+"""Decides at each look whether a measured batch grows, and keeps the decisions so far and the plan that follows.
 
 The chain: the trainer's replica/growth_state.py hands over what an update measured, `Course` here looks when one is
 due, the rule of the job in choices/growth_measured.py says which batch it wants, and `Course.bounded` bounds that.
@@ -38,10 +37,9 @@ _NUM_TIMINGS = len(astuple(Timings()))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """The measurements of one update: its summed loss, and the sum over its shards of |g|² / n.
+    """The measurements of one update. `loss` is summed over its examples.
 
-    A shard has n examples and the summed gradient g.
-
+    With n the examples of a shard and g their summed gradient, `shard_squares` is the sum of |g|² / n over the shards.
     `square` is the squared norm of the gradient summed over the batch. `timing` is that of an earlier update, for a
     rule that looks at a clock.
     """
@@ -72,7 +70,7 @@ class Measured:
 
 
 class Course:
-    """The decisions of a training so far and the plan that follows; `after` decides after each update.
+    """The decisions of a training so far and the plan that follows; `after` decides if a look is due.
 
     A course never changes: an update that decides something gives a new one. Its memory is given and returned, since
     the trainer keeps it in a tensor beside the weights.
@@ -265,12 +263,34 @@ class Course:
         return {one.index: by_update[one.first_update] for one in self.plan.stages if one.first_update in by_update}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON; a stage that was decided while training has its `measured` value if it is finite."""
+        """Return the plan as `batchgrowth plan --output json` prints it.
+
+        Beyond the plan's own JSON, which operator and trainer compare and which therefore never changes, a stage has
+        the learning rates of the warm-up: `learningRate` is that of its first update, `learningRateTo` that of its last
+        and `learningRateHighest` that of an update between them, if they differ. `gainTo` is the largest gain that
+        training may measure. A stage that was decided while training has its `measured` value if it is finite.
+        """
         plan = self.plan.to_json()
+        for stage, shown in zip(self.plan.stages, plan["stages"], strict=True):
+            first, highest, last = self.plan.learning_rates(stage)
+            shown["learningRate"] = first
+            shown.pop("learningRateTo", None)
+            if last != first:
+                shown["learningRateTo"] = last
+            if highest > max(first, last):
+                shown["learningRateHighest"] = highest
+            if self.largest_gain(stage.batch_size) > 1:
+                shown["gainTo"] = self.largest_gain(stage.batch_size)
         for index, value in self.values.items():
             if math.isfinite(value):
                 plan["stages"][index]["measured"] = value
         return plan
+
+    def largest_gain(self, batch_size: int) -> float:
+        """Return the largest factor by which a measured gain may raise the learning rate; 1 without a gain."""
+        if not self._gain.memory:
+            return 1.0
+        return batch_size / self.spec.batch.initial
 
 
 def _signals(sums: Sequence[float]) -> Signals:

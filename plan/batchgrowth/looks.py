@@ -5,7 +5,6 @@ asks it.
 import math
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, field
-from fractions import Fraction
 from typing import ClassVar, Protocol
 
 from pydantic import Field
@@ -166,7 +165,7 @@ class Windows(Model):
         Rule(
             "smoothing",
             'give a decimal of at least 0 and less than 1, such as "0.5"',
-            lambda m: Fraction(m.smoothing) < 1,
+            lambda m: float(m.smoothing) < 1,
             "double(self.smoothing) < 1.0",
         ),
     )
@@ -209,14 +208,14 @@ class Looks(Windows):
         Rule(
             "leastChange",
             'give a decimal from 1 to 1000, such as "1.25"',
-            lambda m: 1 <= Fraction(m.least_change) <= 1000,
+            lambda m: 1 <= float(m.least_change) <= 1000,
             "double(self.leastChange) >= 1.0 && double(self.leastChange) <= 1000.0",
         ),
         decimal_rule("mostChange", above=1, most=1000, example="2"),
         Rule(
             "mostChange",
             "give a decimal no smaller than leastChange",
-            lambda m: Fraction(m.least_change) <= Fraction(m.most_change),
+            lambda m: float(m.least_change) <= float(m.most_change),
             "double(self.leastChange) <= double(self.mostChange)",
         ),
     )
@@ -224,7 +223,10 @@ class Looks(Windows):
 
 def two_shards(name: str) -> dict[str, tuple[Rule, ...]]:
     """Return the outer rules of the growth rule `name`, which compares the gradients of at least two shards."""
-    remedy = f"give a shard smaller than batch.initial: {name} compares the gradients of two shards or more"
+    remedy = (
+        f"give a shard smaller than batch.initial, or a larger batch.initial: {name} compares the gradients of two "
+        "shards or more"
+    )
     return {
         "JobSpec": (
             Rule(

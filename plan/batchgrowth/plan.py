@@ -167,6 +167,31 @@ class Plan:
             self._rates[stage.index, epoch] = rate
         return warmed_up(self.warmup, position.update, rate)
 
+    def learning_rates(self, stage: Stage) -> tuple[float, float, float]:
+        """Return the learning rates of the stage's first update, its highest, and of its last; with the warm-up.
+
+        While the warm-up rises, a schedule falls from epoch to epoch, so the highest may lie between the other two.
+        """
+        first = stage.first_update
+        last = first + stage.updates - 1
+        seen = {first, last}
+        if self.warmup is not None:
+            end = min(last, self.warmup.updates - 1)
+            seen.add(max(first, end))
+            # Within an epoch the ramp only rises, so the highest of an epoch is that of its last update.
+            ends = (stage_end for stage_end in self._ends_of_epochs(stage) if stage_end < end)
+            seen.update(islice(ends, MOST_STAGES))
+        rates = {update: self.learning_rate_at(self.position_at(update)) for update in sorted(seen)}
+        return rates[first], max(rates.values()), rates[last]
+
+    def _ends_of_epochs(self, stage: Stage) -> Iterator[int]:
+        """Yield the last update of each epoch that ends within the stage."""
+        walk = Epochs(self.examples_per_epoch, self.epochs)
+        position = self.position_at(stage.first_update)
+        for epoch in stage.epochs:
+            position = walk.to_epoch(position, stage.batch_size, epoch + 1)
+            yield position.update - 1
+
     def position_at(self, update: int) -> Position:
         """Return the position after `update` updates."""
         return self._position_after(self.stage_at(update), update, self.epochs)
@@ -207,8 +232,8 @@ class Plan:
         }
 
 
-# A round is the updates between two exchanges. After each round all logical replicas have the same weights, so workers
-# may join or leave there.
+# A round is the updates between two moments at which workers may join or leave: each member then holds the state of
+# every logical replica.
 
 
 def round_at(plan: Plan, position: Position, updates: int) -> tuple[Step, ...]:

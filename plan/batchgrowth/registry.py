@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from pydantic import Field, create_model, model_validator
 from pydantic.alias_generators import to_snake
 
+from batchgrowth.idle import Faults, FinishedPlan, always_acts
 from batchgrowth.schema import Model, Rule
 
 NAME = re.compile(r"[A-Z][A-Za-z0-9]{0,62}")
@@ -30,6 +31,7 @@ class Entry:
     of the method. `block` is the model of its settings, and `example` holds settings that are valid in a small job.
     `implementation` is the object that does the work, or "package.module:name", which is imported when first used.
     `outer_rules` are rules about fields outside the block, by the name of the model that encloses all of them.
+    `idle` is a function (idle.FinishedPlan) -> a Fault for each thing about this choice that can never act in that job.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Entry:
     block: type[Model] | None = None
     example: Mapping[str, Any] = field(default_factory=dict)
     outer_rules: Mapping[str, tuple[Rule, ...]] = field(default_factory=dict)
+    idle: Callable[[FinishedPlan], Faults] = always_acts
 
     @property
     def block_name(self) -> str:
@@ -145,7 +148,7 @@ class Choice(Model):
         spellings = {entry.block_name, to_snake(entry.block_name)}
         if entry.block is None or entry.needs_block or any(given.get(name) is not None for name in spellings):
             return given
-        return {name: value for name, value in given.items() if name not in spellings} | {entry.block_name: {}}
+        return given | {entry.block_name: {}}
 
 
 AnyChoice = TypeVar("AnyChoice", bound=Choice)

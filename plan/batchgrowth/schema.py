@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, model_validator
@@ -17,9 +16,10 @@ RULES_BROKEN = "rules_broken"
 class Rule:
     """A condition on the fields of one model, in Python and in CEL side by side.
 
-    `field` is the path, below the model, of the field that messages name, and `remedy` what would do instead. `holds`
-    is the condition in Python, which pydantic checks. `cel` is the same condition for the API server, or None if CEL
-    cannot express it. The corpus in tests/corpus is held against both, so they cannot drift apart.
+    `field` is the path, below the model, of the field that messages name ("" is the model itself), and `remedy` what
+    would do instead. `holds` is the condition in Python, which pydantic checks. `cel` is the same condition for the API
+    server, or None if CEL cannot express it. The corpus in tests/corpus is held against both, so they cannot drift
+    apart.
     """
 
     field: str
@@ -57,12 +57,22 @@ def decimal_rule(
         text = model.value_at(field)
         if optional and text is None:
             return True
-        number = Fraction(text)  # a float could round a number to its bound
+        number = float(text)  # as the API server compares, so that a number which rounds to its bound is the bound
         return (
             (above is None or number > above) and (below is None or number < below) and (most is None or number <= most)
         )
 
     return Rule(field, remedy, holds, cel)
+
+
+def module_rule(field: str) -> Rule:
+    """Return the rule that an entrypoint names a module and not its file: `my_model.py:f` would be a module `py`."""
+    return Rule(
+        field,
+        "give the module's name in place of its file's, such as my_model:workload",
+        lambda model: ".py:" not in model.value_at(field),
+        f"!self.{field}.contains('.py:')",
+    )
 
 
 def rules_in_schema(schema: dict[str, Any], model: type[BaseModel]) -> None:
@@ -100,7 +110,7 @@ class Model(BaseModel):
     def value_at(self, path: str) -> Any:
         """Return the value at a dotted camelCase path below this model; None if an optional block is absent."""
         value: Any = self
-        for name in path.split("."):
+        for name in filter(None, path.split(".")):
             attribute = to_snake(name)
             if not hasattr(value, attribute):
                 attribute = name  # to_snake makes beta_1 of beta1
@@ -113,25 +123,34 @@ def summary_of(broken: list[tuple[str, Any, str]]) -> str:
     return "; ".join(f"{field}: {remedy}" for field, _, remedy in broken)
 
 
-DECIMAL = r"^(0|[1-9][0-9]{0,8})(\.[0-9]{1,12})?$"
+DECIMAL = r"^(0|[1-9][0-9]{0,8})(\.[0-9]{1,20})?([eE][-+]?[0-9]{1,2})?$"
 ENTRYPOINT = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
 JOB_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+JOB_NAME_START = r"^[a-z][-a-z0-9]*$"
 OBJECT_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 NAMESPACE = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 IMAGE = r"^[a-zA-Z0-9][a-zA-Z0-9._:/@-]*$"
 STORE_URI = r"^(s3|gs|abfs)://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/[A-Za-z0-9_][A-Za-z0-9._=-]*)*/?$"
 MOUNT_PATH = r"^(/\.?[A-Za-z0-9_-][A-Za-z0-9._=@+-]*)+$"
+SHA256 = r"^[0-9a-f]{64}$"
 FILE_PATH = r"^(\.?[A-Za-z0-9_-][A-Za-z0-9._=@+-]*/)*\.?[A-Za-z0-9_-][A-Za-z0-9._=@+-]*$"
 CONFIG_KEY = r"^\.?[A-Za-z0-9_-][A-Za-z0-9._-]*$"
 QUANTITY = r"^([0-9]+(\.[0-9]{1,9})?)([mk]|[KMGTPE]i?|[eE][0-9]{1,2})?$"
 STORAGE_SIZE = r"^[1-9][0-9]{0,5}[MGTP]i?$"
 VARIABLE = r"^[A-Za-z_.-][A-Za-z0-9_.-]*$"
+LABEL_VALUE = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"
+QUALIFIED_NAME = (
+    r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"([A-Za-z0-9]|[A-Za-z0-9][-A-Za-z0-9_.]{0,61}[A-Za-z0-9])"
+)
+PARAMETER_NAMES = r"^[A-Za-z0-9_.*-]+$"
 VOLUME_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 
 WORDS = {
-    DECIMAL: 'a decimal number in quotes, such as "0.05", without sign or exponent, at most 12 digits after the point',
+    DECIMAL: 'a decimal number in quotes, such as "0.05", without a sign, at most 20 digits after the point',
     ENTRYPOINT: 'a function as "package.module:function"',
     JOB_NAME: "lower-case letters, digits and dashes, beginning with a letter and ending with a letter or digit",
+    JOB_NAME_START: "lower-case letters, digits and dashes, beginning with a letter",
     OBJECT_NAME: "the name of a Kubernetes object: lower-case letters, digits, dashes and dots",
     NAMESPACE: "the name of a namespace: lower-case letters, digits and dashes",
     STORE_URI: "an object store that outlives the pods, as s3://, gs:// or abfs://BUCKET/PREFIX, without credentials; "
@@ -139,15 +158,21 @@ WORDS = {
     MOUNT_PATH: "the absolute path of a folder, without a slash at its end, such as /data",
     FILE_PATH: "a path below the folder of the code, such as package/module.py",
     CONFIG_KEY: "a key of the ConfigMap: letters, digits, dashes, underscores and dots",
+    SHA256: "a SHA-256: 64 hexadecimal digits in lower case",
     QUANTITY: 'an amount in quotes, such as "500m", "2" or "4Gi"',
     STORAGE_SIZE: "a whole number with a unit from M to Pi, such as 10Gi",
+    LABEL_VALUE: "letters, digits, dashes, dots and underscores, beginning and ending with a letter or digit",
+    PARAMETER_NAMES: "a pattern of names: letters, digits, dots, dashes, underscores, and * for any characters",
     VARIABLE: "the name of an environment variable",
     VOLUME_NAME: "lower-case letters, digits and dashes",
     IMAGE: 'a container image, such as "registry.example/team/trainer:1.0"',
 }
 
-DecimalText = Annotated[str, StringConstraints(pattern=DECIMAL, min_length=1, max_length=22)]
-"""A number without rounding: floats do not survive a round trip through Kubernetes. Fraction gives its value."""
+DecimalText = Annotated[str, StringConstraints(pattern=DECIMAL, min_length=1, max_length=34)]
+"""A number without rounding: floats do not survive a round trip through Kubernetes. Fraction gives its value.
+
+Twenty digits after the point hold every float that Python prints without an exponent, such as 0.1 + 0.2.
+"""
 ObjectName = Annotated[str, StringConstraints(pattern=OBJECT_NAME, min_length=1, max_length=253)]
 StoreUri = Annotated[str, StringConstraints(pattern=STORE_URI, min_length=8, max_length=512)]
 """A bucket, or a container of Azure, and a prefix that no other job uses."""
@@ -168,6 +193,7 @@ _KEPT = (
     "maximum",
     "minItems",
     "maxItems",
+    "minProperties",
     "maxProperties",
 )
 LARGEST_INT32 = 2**31 - 1

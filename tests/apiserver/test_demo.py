@@ -78,8 +78,8 @@ def test_the_demo_prints_the_weights_of_a_job_that_succeeded(capsys: pytest.Capt
     )
 
     assert capsys.readouterr().out.splitlines() == [
-        "stage 0: batch 32, 1 worker",
-        "stage 1: batch 2,048, 4 workers, longest pause 0.05 s",
+        "stage 1: batch 32, 1 worker",
+        "stage 2: batch 2,048, 4 workers, longest pause 0.05 s",
         f"SHA-256 of the weights: {'ab' * 32}",
     ]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth.manifest.crd import COLUMNS, IMMUTABLE
+from batchgrowth.manifest.crd import COLUMNS, IMMUTABLE, LONGER
 from batchgrowth.spec import MATHEMATICS
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +19,8 @@ OTHER_MATHEMATICS = {
     "workload.entrypoint": "other:workload",
     "workload.arguments": {"hidden": "32"},
     "workload.examples": 1436,
-    "epochs": 31,
+    "initialWeights": {"path": "runs/pretrained"},
+    "epochs": 29,
     "batch": {"maximum": 1024},
     "learningRate": {"initial": "0.06"},
     "optimizer": {"sgd": {"momentum": "0.8"}},
@@ -166,8 +167,22 @@ def test_mathematics_is_immutable_after_the_start(kubectl: Kubectl, started: Dig
     before = started()["spec"]
     refused = patch(kubectl, below(path, OTHER_MATHEMATICS[path]))
     assert refused.returncode == 1
-    assert f"spec.{path}: Invalid value: {IMMUTABLE}" in refused.stderr
+    message = LONGER if path == "epochs" else IMMUTABLE
+    assert f"spec.{path}: Invalid value: {message}" in refused.stderr
     assert before == started()["spec"]
+
+
+@pytest.mark.fault("N05")
+def test_epochs_may_grow_until_the_end(kubectl: Kubectl, started: Digits) -> None:
+    grown = patch(kubectl, below("epochs", 31))
+    assert (grown.returncode, grown.stderr) == (0, "")
+    assert started()["spec"]["epochs"] == 31
+    ended = patch(kubectl, {"status": {"completionTime": "2026-01-01T01:00:00Z"}}, "--subresource=status")
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+    refused = patch(kubectl, below("epochs", 32))
+
+    assert f"spec.epochs: Invalid value: {LONGER}" in refused.stderr
 
 
 @pytest.mark.fault("A25")
@@ -220,3 +235,20 @@ def test_applied_twice_is_applied_once(kubectl: Kubectl, digits: Digits) -> None
     assert kubectl("apply", "-f", ROOT / "examples" / "digits.yaml").returncode == 0
     after = digits()["metadata"]
     assert (before["generation"], before["resourceVersion"]) == (after["generation"], after["resourceVersion"])
+
+
+@pytest.mark.fault("O07")
+@pytest.mark.parametrize(("way", "kept"), [((), {}), (("--server-side", "--force-conflicts"), {"livenessProbe": None})])
+def test_a_null_of_the_template_survives_a_server_side_apply(
+    kubectl: Kubectl, digits: Digits, tmp_path: Path, way: tuple[str, ...], kept: Any
+) -> None:
+    job = digits()
+    container = {"name": "worker", "livenessProbe": None}
+    job["spec"]["workers"]["template"] = {"spec": {"containers": [container]}}
+    manifest = {name: job[name] for name in ("apiVersion", "kind", "spec")} | {"metadata": {"name": "digits"}}
+    (tmp_path / "job.json").write_text(json.dumps(manifest))
+
+    applied = kubectl("apply", *way, "-f", tmp_path / "job.json")
+
+    assert (applied.returncode, applied.stderr) == (0, "")
+    assert at(digits(), "workers.template")["spec"]["containers"] == [{"name": "worker", **kept}]

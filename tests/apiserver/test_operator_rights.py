@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import pytest
 import yaml
 from batchgrowth import names
 from batchgrowth_operator.api.client import KINDS
+from batchgrowth_operator.children.scheduler import DASK_FINALIZER, RELEASED_AFTER_SECONDS
 from operator_account import ACCOUNT, HOME, grant, rendered, token_kubeconfig
-from operator_field import CLUSTER, JOB, KEPT, ROOT, TRAINER, WORKERS, Field, live, until
+from operator_field import CLUSTER, JOB, KEPT, PATIENCE_SECONDS, ROOT, TRAINER, WORKERS, Field, live, until
 
 from cluster.apiserver import ApiServer
 
@@ -78,15 +80,23 @@ def test_each_right_is_used_and_each_call_is_granted(
     assert grants(rules) == used - ASKED_FIRST
 
 
-def test_an_operator_of_one_namespace(make_field: Callable[[], Field], apiserver: ApiServer, tmp_path: Path) -> None:
+@pytest.mark.fault("O09")
+@pytest.mark.parametrize("may_read_crds", [True, False])
+def test_an_operator_of_one_namespace(
+    make_field: Callable[[], Field], apiserver: ApiServer, tmp_path: Path, may_read_crds: bool
+) -> None:
     """It needs rights in its namespace alone, and can neither read nor write in another."""
     ground, elsewhere = make_field(), make_field()
     one = ("--set", f"watch.namespaces={{{ground.namespace}}}")
+    if not may_read_crds:
+        own = "rbac.namespaced=true,dask-kubernetes-operator.enabled=false"
+        one = (*one, "--namespace", ground.namespace, "--set", own)
     release = f"only-{ground.namespace}"
     objects = rendered(tmp_path, *one, release=release)
+    assert may_read_crds == any(body["kind"] == "ClusterRole" for body in objects)
     grant(apiserver, objects)
-    [account] = [body["metadata"]["name"] for body in objects if body["kind"] == "ServiceAccount"]
-    ground.kubeconfig = token_kubeconfig(apiserver, tmp_path / "kubeconfig", HOME, account)
+    [account] = [body["metadata"] for body in objects if body["kind"] == "ServiceAccount"]
+    ground.kubeconfig = token_kubeconfig(apiserver, tmp_path / "kubeconfig", account["namespace"], account["name"])
     elsewhere.apply()
     ground.start()
 
@@ -101,6 +111,25 @@ def test_an_operator_of_one_namespace(make_field: Callable[[], Field], apiserver
     ):
         assert "forbidden" in apiserver.kubectl(*as_it, *words).stderr.lower(), words
     assert "status" not in elsewhere.get(JOB)
+
+
+@pytest.mark.fault("O20")
+def test_a_dask_cluster_that_nobody_releases(
+    make_field: Callable[[], Field], apiserver: ApiServer, tmp_path: Path
+) -> None:
+    """As by a Dask operator that waits for a part which it cannot make, since the namespace is being deleted."""
+    grant(apiserver, rendered(tmp_path))
+    ground = make_field()
+    ground.kubeconfig = token_kubeconfig(apiserver, tmp_path / "kubeconfig", HOME, ACCOUNT)
+    ground.start()
+    ground.apply(**KEPT)
+    until(ground.is_complete)
+    ground.patch(CLUSTER, {"metadata": {"finalizers": [DASK_FINALIZER]}})
+
+    for ref in (JOB, CLUSTER):  # no garbage collector runs here
+        ground.delete(ref)
+
+    until(lambda: ground.get(CLUSTER), None, RELEASED_AFTER_SECONDS + PATIENCE_SECONDS)
 
 
 def live_through_everything(ground: Field) -> None:

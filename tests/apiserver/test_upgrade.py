@@ -161,11 +161,12 @@ def test_an_upgrade_and_a_roll_back(
 
 
 @pytest.mark.fault("B05")
+@pytest.mark.parametrize("version", VERSIONS)
 def test_a_crd_that_is_older_than_the_operator(
-    ground: Field, operators: Operators, use_crd: Callable[..., None]
+    ground: Field, operators: Operators, use_crd: Callable[..., None], version: str
 ) -> None:
     """What that CRD does not know of the status is left out, and the rest is written."""
-    use_crd("landed", "flapping")
+    use_crd(version, "flapping")
     operators.start("this")
     ground.apply()
     until(ground.is_complete)
@@ -192,7 +193,7 @@ def trainer(version: str, trees: Callable[[str], Path], documents: Path, folder:
 def end(process: subprocess.Popen[bytes]) -> str:
     """The output of a process that ends; one that does not is killed."""
     try:
-        return process.communicate(timeout=PATIENCE_SECONDS)[0].decode()
+        return process.communicate(timeout=4 * PATIENCE_SECONDS)[0].decode()
     finally:
         process.kill()
 

@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = {
-    "before": "a8c7953e225f10904d7ca7e029896f467a169eb5",
-    "landed": "6c35aa6a08da714af539751825535feb346fb50c",
+    "before": "6c35aa6a08da714af539751825535feb346fb50c",
+    "landed": "d45dcd20495a4f7bb2b9ad64b4a386736f92d79b",
 }
 """The commits that upgrades are tested from: the one that landed last, and the one that had landed before it.
 

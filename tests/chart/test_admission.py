@@ -81,6 +81,9 @@ def test_they_bind_the_operator_s_account(rendered: Objects) -> None:
     bindings = [body["spec"] for body in rendered if body["kind"] == BINDING]
     bodies = [body for body in rendered if body["kind"] == POLICY]
 
+    if not any(body["kind"] == "ClusterRole" for body in rendered):
+        assert bodies == [], "a release with rights in one namespace has none"
+        return
     assert len(bodies) == 2
     assert all([{"name": "operator", "expression": who}] == body["spec"]["matchConditions"] for body in bodies)
     assert all("Fail" == body["spec"]["failurePolicy"] for body in bodies)

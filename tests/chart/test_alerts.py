@@ -19,7 +19,7 @@ from cluster.recipe import PROMETHEUS
 FILE = CHART / "files" / "alerts.yaml"
 RULES = {rule["alert"]: rule for group in yaml.safe_load(FILE.read_text())["groups"] for rule in group["rules"]}
 MINUTES = 180
-JOB, TRAINER = {"namespace": "team", "job": "digits"}, {"namespace": "team", "batchgrowth_dev_job": "digits"}
+JOB, TRAINER = {"job_namespace": "team", "job_name": "digits"}, {"namespace": "team", "batchgrowth_dev_job": "digits"}
 Labels = Mapping[str, str]
 Series = dict[str, str]
 """The values of a metric with its labels, one a minute, in promtool's notation."""
@@ -29,7 +29,7 @@ def condition(kind: str, *statuses: tuple[str, int]) -> Series:
     """A condition of the job that has each of these statuses for that many minutes, and the last to the end."""
     minutes = [status for status, count in statuses for _ in range(count)]
     minutes += [statuses[-1][0]] * (MINUTES - len(minutes))
-    name = 'batchgrowth_operator_job_condition{{namespace="team", job="digits", type="{}", status="{}"}}'
+    name = 'batchgrowth_operator_job_condition{{job_namespace="team", job_name="digits", type="{}", status="{}"}}'
     return {
         name.format(kind, status): " ".join(str(int(status == each)) for each in minutes)
         for status in ("True", "False", "Unknown")
@@ -65,11 +65,20 @@ FAULTS: dict[str, tuple[Series, Labels]] = {
         ALIVE | READY | condition("Suspended", ("False", 1)) | condition("ClusterReady", ("False", MINUTES)),
         JOB,
     ),
+    "BatchGrowthJobNotTraining": (
+        ALIVE | READY | condition("Suspended", ("False", 1)) | condition("Training", ("False", MINUTES)),
+        JOB,
+    ),
     "BatchGrowthJobStalled": (ALIVE | READY | condition("Stalled", ("True", MINUTES)), JOB),
     "BatchGrowthJobDegraded": (ALIVE | READY | condition("Degraded", ("True", MINUTES)), JOB),
     "BatchGrowthJobContested": (ALIVE | READY | condition("Contested", ("True", MINUTES)), JOB),
     "BatchGrowthJobFailed": (ALIVE | condition("Succeeded", ("False", MINUTES)), JOB),
     "BatchGrowthCheckpointsFail": (ALIVE | counter(FAILURES, TRAINER, (1, MINUTES)), TRAINER),
+    "BatchGrowthWorkerComputesWrongly": (
+        ALIVE
+        | counter("batchgrowth_checks_total", TRAINER | {"result": "different"}, (0, 30), (1, 1), (0, MINUTES - 31)),
+        TRAINER,
+    ),
     "BatchGrowthWorkersLost": (ALIVE | counter(RECOVERIES, TRAINER, (1, MINUTES)), TRAINER),
 }
 """For each alert its fault, and the labels that it then has."""
@@ -81,18 +90,23 @@ HEALTHY: dict[str, Series] = {
     | condition("ClusterReady", ("Unknown", 1), ("False", 10), ("True", 40), ("False", 5), ("True", 60), ("False", 1))
     | condition("Degraded", ("False", 60), ("True", 5), ("False", 1))
     | condition("Stalled", ("False", MINUTES))
+    | condition("Training", ("Unknown", 1), ("False", 10), ("True", 105), ("False", 1))
     | condition("Succeeded", ("Unknown", 116), ("True", 1))
     | condition("Suspended", ("False", MINUTES)),
     "a job that is suspended for an hour": ALIVE
     | READY
     | condition("ClusterReady", ("True", 30), ("False", 60), ("True", 1))
+    | condition("Training", ("True", 30), ("False", 65), ("True", 1))
     | condition("Suspended", ("False", 30), ("Unknown", 2), ("True", 58), ("False", 1)),
     "what passes": ALIVE
     | counter(PASSES, {"result": "failed"}, (0, 30), (3, 3), (0, MINUTES - 33))
     | counter(PASSES, {"result": "outdated"}, (5, MINUTES))
     | counter(REQUESTS, PATCHES, (0, 30), (1, 1), (0, MINUTES - 31))
     | counter(REQUESTS, PATCHES | {"code": "409"}, (5, MINUTES))
+    | counter(REQUESTS, PATCHES | {"code": "terminating"}, (5, MINUTES))
     | counter(FAILURES, TRAINER, (0, 30), (1, 2), (0, MINUTES - 32))
+    | counter("batchgrowth_checks_total", TRAINER | {"result": "different"}, (0, MINUTES))
+    | counter("batchgrowth_checks_total", TRAINER | {"result": "same"}, (1, MINUTES))
     | counter(RECOVERIES, TRAINER, *[(0, 9), (1, 1)] * (MINUTES // 10)),
 }
 Judge = Callable[[Series, Sequence[Any]], str]
@@ -146,6 +160,14 @@ def test_an_alert_fires_on_its_fault_and_no_other_does(judge: Judge, name: str) 
     series, labels = FAULTS[name]
     others = [other for other in RULES if other != name]
     assert judge(series, [fired(name, labels), *silent(*others)]) == ""
+
+
+@pytest.mark.fault("O19")
+def test_a_validating_policy_that_refuses_is_an_alert(judge: Judge) -> None:
+    """The API server answers with 422 instead of 403."""
+    name = "BatchGrowthRequestsForbidden"
+    series = ALIVE | counter(REQUESTS, PATCHES | {"code": "422"}, (1, MINUTES))
+    assert judge(series, [fired(name, FAULTS[name][1])]) == ""
 
 
 @pytest.mark.fault("F07")

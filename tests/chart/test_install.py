@@ -240,6 +240,30 @@ def test_a_release_that_would_share_jobs_is_refused(
     ok(helm("uninstall", *second, KUBECONFIG=str(apiserver.kubeconfig)))
 
 
+@pytest.mark.fault("O09")
+def test_rights_in_one_namespace_are_enough(notes: str, apiserver: ApiServer, helm: Helm, chart: Path) -> None:
+    """A user who may do everything there and nothing elsewhere installs and removes a release; so little it has."""
+    place = ("--namespace", "own")
+    ok(apiserver.kubectl("create", "namespace", "own"))
+    ok(apiserver.kubectl("create", "role", "owner", "--verb=*", "--resource=*.*", *place))
+    ok(apiserver.kubectl("create", "rolebinding", "owner", "--role=owner", "--user=ann", *place))
+    by_ann = {"KUBECONFIG": str(apiserver.kubeconfig), "HELM_KUBEASUSER": "ann"}
+    given = (*place, chart, *IMAGES, "--set", "operatorClass=own,dask-kubernetes-operator.enabled=false")
+
+    refused = helm("install", "mine", *given, **by_ann)
+    assert 0 != refused.returncode
+    assert "forbidden" in refused.stderr
+
+    said = ok(helm("install", "mine", *given, "--set", "rbac.namespaced=true", **by_ann))
+    assert "watches own." in said
+    assert "this release has nothing outside of the namespace own" in said
+    account = "system:serviceaccount:own:mine-batchgrowth"
+    assert may(apiserver, account, "create", "daskclusters.kubernetes.dask.org", *place)
+    assert not may(apiserver, account, "list", "pods", "--namespace", "default")
+    assert not may(apiserver, account, "list", "customresourcedefinitions")
+    ok(helm("uninstall", "mine", *place, **by_ann))
+
+
 @pytest.mark.fault("B28")
 def test_uninstalled_and_installed_again(notes: str, apiserver: ApiServer, helm: Helm, chart: Path) -> None:
     """Uninstalling keeps the CRD and the jobs only; a new release adopts the CRD and changes no job."""

@@ -1,5 +1,6 @@
 """The effect of each value."""
 
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-from batchgrowth_operator.commands import rules, storage_size
+from batchgrowth.manifest.pod_limits import PodSecurity
+from batchgrowth_operator.commands import job_pods, rules, scheduler_resources, storage_size
 from typer import BadParameter, Typer
 from typer.main import get_command
 
@@ -51,6 +53,34 @@ def test_the_defaults(render: Render) -> None:
     assert [body["spec"]["replicas"] for body in of_kind(objects, "Deployment") if "replicas" in body["spec"]] == [1]
 
 
+@pytest.mark.fault("O14")
+@pytest.mark.parametrize(("release", "name"), [("a.b", "a-b-batchgrowth"), ("1a", "batchgrowth-1a")])
+def test_any_name_of_a_release_gives_a_valid_name(render: Render, release: str, name: str) -> None:
+    """Of a Service too, which is a DNS label that begins with a letter."""
+    objects = render(release=release)
+    ours = [body for body in objects if "dask" not in body["metadata"]["name"] and body["kind"] == "Service"]
+    assert [f"{name}-metrics"] == [body["metadata"]["name"] for body in ours]
+    assert name in {body["metadata"]["name"] for body in of_kind(objects, "Deployment")}
+
+
+@pytest.mark.fault("O08")
+@pytest.mark.parametrize("enabled", ["true", "false"])
+def test_a_chart_may_have_this_one_as_a_dependency(helm: Helm, chart: Path, tmp_path: Path, enabled: str) -> None:
+    """With Helm's usual condition for it, which is handed to the dependency as well."""
+    needed = {"name": "batchgrowth", "version": "*", "condition": "batchgrowth.enabled"}
+    about = {"apiVersion": "v2", "name": "umbrella", "version": "0.1.0", "dependencies": [needed]}
+    (tmp_path / "Chart.yaml").write_text(yaml.safe_dump(about))
+    shutil.copytree(chart, tmp_path / "charts" / "batchgrowth")
+    images = yaml.safe_load((CHART / "ci" / "images-values.yaml").read_text())
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump({"batchgrowth": images}))
+    place = ("--kube-version", KUBERNETES, "--set", f"batchgrowth.enabled={enabled}")
+
+    done = helm("template", "team", tmp_path, *place)
+
+    assert 0 == done.returncode, done.stderr
+    assert (enabled == "true") == ("team-batchgrowth" in done.stdout)
+
+
 def test_the_operator_gets_the_namespaces(render: Render) -> None:
     """And the Dask operator can be left out."""
     objects = render(*values("namespaced"))
@@ -68,6 +98,27 @@ def test_several_replicas_share_a_lease(render: Render) -> None:
         "batchgrowth-lease"
     ]
     assert [b for b in of_kind(render(), "Role") if "lease" in b["metadata"]["name"]] == []
+
+
+@pytest.mark.fault("O09")
+def test_rights_in_one_namespace_alone(render: Render, helm: Helm, chart: Path) -> None:
+    """Everything is in the release's namespace; what would not be is refused with the way out."""
+    objects = render(*values("restricted"))
+    assert {body["metadata"]["namespace"] for body in objects} == {"operators"}
+    assert "--namespace=operators" in operator(objects)["args"]
+
+    def refusal(*given: str) -> str:
+        place = (*values("images"), "--namespace", "operators", "--kube-version", KUBERNETES)
+        return helm("template", "batchgrowth", chart, *place, "--set", "rbac.namespaced=true", *given).stderr
+
+    assert "watch.namespaces: with rbac.namespaced, the operator has rights in the release's own" in refusal(
+        *values("restricted"), "--set", "watch.namespaces={elsewhere}"
+    )
+    asks = "dask-kubernetes-operator.rbac.cluster: the Dask operator asks for rights in the whole cluster"
+    assert asks in refusal()
+    own = ("--set", "dask-kubernetes-operator.rbac.cluster=false")
+    assert asks in refusal(*own)
+    assert "" == refusal(*own, "--set", "dask-kubernetes-operator.kopfArgs={--namespace=operators}")
 
 
 @pytest.mark.fault("F01")
@@ -172,14 +223,26 @@ def test_the_operator_knows_what_jobs_may_ask_for(render: Render) -> None:
     """The standard of their pods, the accounts that they may name, and what they get without asking."""
     few = parse(operator(render())["args"])
     more = ("--set", "jobs.podSecurity=baseline", "--set", "jobs.serviceAccounts={reader,writer}")
-    more += ("--set", "jobs.checkpointSize=10Gi")
+    more += ("--set", "jobs.checkpointSize=10Gi", "--set", "jobs.caConfigMap=company-ca")
     many = parse(operator(render(*more))["args"])
 
     assert (few["pod_security"], few["service_account"] or []) == ("restricted", [])
     assert (many["pod_security"], many["service_account"]) == ("baseline", ["reader", "writer"])
     assert tuple(storage_size(args["checkpoint_size"]) for args in (few, many)) == ("", "10Gi")
+    assert (few["ca_config_map"], many["ca_config_map"]) == ("", "company-ca")
     with pytest.raises(BadParameter, match="--checkpoint-size: 10; give a whole number with a unit"):
         storage_size("10")
+
+
+def test_the_operator_knows_the_defaults_of_all_pods(render: Render) -> None:
+    given = ("--set", "jobs.pods.labels.cost-center=research", "--set", "jobs.pods.tolerations[0].operator=Exists")
+    parsed, plain = parse(operator(render(*given))["args"]), parse(operator(render())["args"])
+
+    assert job_pods(parsed["pods"], PodSecurity.restricted) == {
+        "labels": {"cost-center": "research"},
+        "tolerations": [{"operator": "Exists"}],
+    }
+    assert plain["pods"] == "{}"
 
 
 def test_the_operator_knows_who_may_read_metrics(render: Render) -> None:
@@ -246,6 +309,53 @@ def parse(arguments: list[str]) -> dict[str, Any]:
 
 def test_every_file_of_ci_is_tried() -> None:
     """Every file is rendered by a test."""
-    known = {"images", "namespaced", "replicas", "second", "monitored", "registry"}
+    known = {"images", "namespaced", "restricted", "replicas", "second", "monitored", "registry"}
 
     assert known == {path.stem.removesuffix("-values") for path in Path(CHART / "ci").iterdir()}
+
+
+@pytest.mark.fault("O05")
+def test_a_platform_may_choose_the_users(render: Render) -> None:
+    objects = render("--set", "fixedUser=false")
+    [deployment] = [each for each in of_kind(objects, "Deployment") if each["metadata"]["name"] == "batchgrowth"]
+
+    context = deployment["spec"]["template"]["spec"]["securityContext"]
+
+    assert context == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    assert "--no-fixed-user" in operator(objects)["args"]
+
+
+def test_the_operators_pod_has_what_the_values_add(render: Render, tmp_path: Path) -> None:
+    given = {
+        "podSecurityContext": {"supplementalGroups": [7]},
+        "securityContext": {"privileged": False},
+        "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy"}],
+        "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+        "extraVolumeMounts": [{"name": "ca", "mountPath": "/ca"}],
+        "podDisruptionBudget": {"enabled": True, "maxUnavailable": 2},
+        "jobs": {"schedulerResources": {"limits": {"memory": "8Gi"}}},
+    }
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(given))
+    objects = render("-f", str(tmp_path / "values.yaml"))
+    container = operator(objects)
+    [deployment] = [each for each in of_kind(objects, "Deployment") if each["metadata"]["name"] == "batchgrowth"]
+    pod = deployment["spec"]["template"]["spec"]
+
+    assert (pod["securityContext"]["supplementalGroups"], pod["securityContext"]["runAsUser"]) == ([7], 65532)
+    assert container["securityContext"]["privileged"] is False
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["env"][-1] == given["extraEnv"][0]
+    assert pod["volumes"][-1] == given["extraVolumes"][0]
+    assert container["volumeMounts"][-1] == given["extraVolumeMounts"][0]
+    [budget] = of_kind(objects, "PodDisruptionBudget")
+    assert budget["spec"]["maxUnavailable"] == 2
+    assert (
+        budget["spec"]["selector"]["matchLabels"].items()
+        <= deployment["spec"]["template"]["metadata"]["labels"].items()
+    )
+    [resources] = [each for each in container["args"] if each.startswith("--scheduler-resources=")]
+    assert scheduler_resources(resources.partition("=")[2]) == {"requests": {}, "limits": {"memory": "8Gi"}}
+
+
+def test_without_a_budget_none_is_installed(render: Render) -> None:
+    assert of_kind(render(), "PodDisruptionBudget") == []

@@ -97,7 +97,7 @@ class Watch:
 
 
 class Chaos:
-    """Faults of a job from a seed, for so many seconds; `gap` is the mean time between two.
+    """Faults of a job from a seed, for so many seconds and until `fewest` struck; `gap` is the mean time between two.
 
     At last the job may have all its workers again. There are that many suspensions, each after `between` other faults.
     `struck` are the faults with their times; `suspended` are the suspensions, each from its request until training went
@@ -114,9 +114,10 @@ class Chaos:
         between: int,
         suspensions: int,
         seconds: float,
+        fewest: int = 0,
     ) -> None:
         self.job, self.watch = job, watch
-        self._gap, self._between, self._seconds = gap, between, seconds
+        self._gap, self._between, self._seconds, self._fewest = gap, between, seconds, fewest
         self.struck: list[tuple[float, str]] = []
         self.suspended: list[tuple[float, float]] = []
         self._chance, self._suspensions = random.Random(seed), suspensions
@@ -145,7 +146,7 @@ class Chaos:
         faults, end = self.faults(), time.monotonic() + self._seconds
         bag = self._chance.sample([*faults], len(faults))
         while self._trains_on(min(self._chance.expovariate(1 / self._gap), LONGEST_GAP * self._gap)):
-            if time.monotonic() > end:
+            if time.monotonic() > end and len(self.struck) >= self._fewest:
                 break
             due = self._between * (len(self.suspended) + 1)
             if len(self.suspended) < self._suspensions and len(self.struck) >= due:

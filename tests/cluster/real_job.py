@@ -227,7 +227,7 @@ class RealJob:
         patch = json.dumps({"spec": spec})
         self.in_namespace("patch", "batchgrowthjob", self.name, "--type", "merge", "--patch", patch)
 
-    def reaches(self, update: int, seconds: float = 240) -> None:
+    def reaches(self, update: int, seconds: float = 480) -> None:
         """Returns when the job has done that many updates; fails if it ends before or times out."""
 
         def there() -> bool:
@@ -236,7 +236,7 @@ class RealJob:
 
         until(f"update {update} of {self.name}", there, seconds, self.story)
 
-    def succeeds(self, seconds: float = 240) -> Object:
+    def succeeds(self, seconds: float = 480) -> Object:
         """Waits until the job succeeds and returns its status; fails if the job fails."""
 
         def over() -> Object:

@@ -26,7 +26,7 @@ It is long beside what else an update takes, so that after the hour little more 
 0.02 s, pods on two cores made 15 updates a second instead of 50, and two hours would have been left.
 """
 MINUTES_SHARD_SECONDS = 0.05
-"""The same for the shorter test: its 2,670 updates last two minutes at least, however fast the processors are."""
+"""The same for the shorter test: its 1,958 updates last a minute and a half at least, on any processor."""
 PACED, CONFIG_MAP = Path(__file__).parent / "paced_digits.py", "paced-digits"
 
 
@@ -72,8 +72,8 @@ def survived(
 @pytest.mark.fault("C01", "C04", "B18", "B19", "B27")
 @pytest.mark.timeout(1200)  # with the start of the cluster, as the first test
 def test_minutes_of_chaos(job: Callable[..., RealJob], local_sha256: Local, volume: str, tmp_path: Path) -> None:
-    how = {"seed": 1, "gap": 3, "between": 4, "suspensions": 1, "seconds": 180}
-    body = paced(digits("chaos", epochs=150), MINUTES_SHARD_SECONDS)
+    how = {"seed": 1, "gap": 3, "between": 4, "suspensions": 1, "seconds": 120, "fewest": FEWEST_FAULTS}
+    body = paced(digits("chaos", epochs=110), MINUTES_SHARD_SECONDS)
 
     chaos = survived(body, job, local_sha256, volume, tmp_path / "volume", **how)
 

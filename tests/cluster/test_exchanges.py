@@ -28,7 +28,8 @@ def trained(job: MakeJob, manifest: Object) -> Object:
 
 
 @pytest.mark.fault("C01", "C11")
-@pytest.mark.sampled(1)
+@pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("exchange", [*REPEATABLE, "ParameterServer", "GatherScatter"])
 def test_the_weights_of_one_worker(job: MakeJob, local_sha256: Callable[[str], str], exchange: str) -> None:
     manifest = digits(exchange.lower(), EPOCHS, exchange={"type": exchange})

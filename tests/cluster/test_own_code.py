@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import yaml
 from real_job import SMALL, RealJob, until
+from safetensors.numpy import save_file
 
 from cluster import images
 from cluster.local import LocalCluster
@@ -76,13 +77,17 @@ def test_an_image_from_ours(
     assert local_sha256(yaml.safe_dump(body), SPIRAL / "spiral.py") == sha256(trained)
 
 
-def test_code_and_data_on_a_claim(claim: str, job: MakeJob, local_sha256: Callable[..., str], tmp_path: Path) -> None:
+def test_code_data_and_first_weights_on_a_claim(
+    claim: str, job: MakeJob, local_sha256: Callable[..., str], tmp_path: Path
+) -> None:
     """The claim is read-only in trainer and workers, and PYTHONPATH names a folder of it.
 
     A loader of each worker maps the data there and reads them ahead; here nothing reads ahead.
     """
     volume = tmp_path / "volume"
     random = np.random.default_rng(0)
+    first = {f"{name}.bias": random.normal(size=size).astype("float32") for name, size in ((0, 64), (2, 64), (4, 1))}
+    save_file(first, volume / "first.safetensors")
     np.save(volume / "points.npy", random.normal(size=(2000, 2)).astype("float32"))
     np.save(volume / "sides.npy", random.integers(2, size=2000).astype("float32"))
     (volume / "code").mkdir()
@@ -94,6 +99,8 @@ def test_code_and_data_on_a_claim(claim: str, job: MakeJob, local_sha256: Callab
     here, there = (
         spiral(entrypoint="loads:workload", arguments={"folder": folder}) for folder in (str(volume), "/data")
     )
+    for body, folder in ((here, str(volume)), (there, "/data")):
+        body["spec"]["initialWeights"] = {"path": f"{folder}/first.safetensors", "match": "ByName"}
     there["spec"] |= {
         "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
         "volumeMounts": [{"name": "data", "mountPath": "/data", "readOnly": True}],

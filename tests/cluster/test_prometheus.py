@@ -117,10 +117,12 @@ def test_every_query_of_the_dashboard_has_data(prometheus: Prometheus, job: Make
     assert mine in [each["metric"] for each in offered]
     batches = numbers(prometheus, substituted("batchgrowth_batch_size{namespace='$namespace'}", digits), began, ended)
     assert {record["batchSize"] for record in status["history"]} >= set(batches) - {0.0}  # 0 before the first update
-    query = f"batchgrowth_operator_job_condition{{namespace='{digits.namespace}', job='digits'}}"
+    query = f"batchgrowth_operator_job_condition{{job_namespace='{digits.namespace}', job_name='digits'}}"
     assert numbers(prometheus, query, began, ended), "the operator's series have the job's namespace, not its own"
     assert {"ok"} == healths(prometheus)
-    mine_or_the_operators = f'ALERTS{{alertstate="firing", namespace=~"{digits.namespace}|"}}'
+    mine_or_the_operators = (
+        f'ALERTS{{alertstate="firing", namespace=~"{digits.namespace}|", job_namespace=~"{digits.namespace}|"}}'
+    )
     assert [] == prometheus.over(mine_or_the_operators, began, ended)
 
 

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from real_job import Kubectl, Object, RealJob, example_job, said, until, values_of
+import yaml
+from real_job import Kubectl, Object, RealJob, digits, example_job, said, until, values_of
 
 from cluster import release
 from cluster.release import NAMESPACE, RELEASE, Cluster
@@ -133,6 +134,27 @@ def deleted(objects: list[Object]) -> bool:
 def patched(job: RealJob, patch: Object) -> None:
     """Patches the job's DaskCluster."""
     job.in_namespace("patch", "daskcluster", job.name, "--type", "merge", "--patch", json.dumps(patch))
+
+
+@pytest.mark.long
+@pytest.mark.fault("O09")
+def test_a_release_with_rights_in_one_namespace(
+    installed: Cluster, kubectl: Kubectl, namespace: str, job: MakeJob, local_sha256: Callable[[str], str]
+) -> None:
+    """A user who may do everything there and nothing elsewhere installs it, beside that of the whole cluster."""
+    for words in (
+        ("role", "owner", "--verb=*", "--resource=*.*"),
+        ("rolebinding", "owner", "--role=owner", "--user=ann"),
+    ):
+        said(kubectl("--namespace", namespace, "create", *words))
+    own = {"rbac": {"namespaced": True}, "operatorClass": "own", "dask-kubernetes-operator": {"enabled": False}}
+    release.install(installed, namespace, release="own", values=values_of(installed) | own, user="ann")
+
+    manifest = digits("digits", epochs=30, operatorClass="own")
+    status = job(manifest).succeeds()
+
+    assert local_sha256(yaml.safe_dump(manifest)) == status["trainerStatus"]["weightsSha256"]
+    release.uninstall(installed, namespace, release="own")
 
 
 @pytest.mark.operator

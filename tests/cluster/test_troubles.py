@@ -179,7 +179,7 @@ def test_a_quota_holds_up_the_trainer(job: MakeJob, quota: Callable[[int], None]
     held = job(example("held"))
     for kind in ("ClusterReady", "Training"):
         until(kind, lambda kind=kind: held.condition(kind).get("reason") == "QuotaExceeded", SOON_SECONDS, held.story)
-        assert "exceeded quota: pods" in held.condition(kind)["message"]
+        assert "the quota pods is used up" in held.condition(kind)["message"]
 
     quota(10)
 
@@ -196,7 +196,7 @@ def test_a_quota_leaves_too_few_workers(job: MakeJob, quota: Callable[[int], Non
     until("degraded", lambda: few.condition("Degraded").get("status") == "True", SOON_SECONDS, few.story)
     degraded = few.condition("Degraded")
     assert "1 of 2 workers joined." in degraded["message"]
-    assert "exceeded quota: pods" in degraded["message"]
+    assert "the quota pods is used up" in degraded["message"]
     update = few.update
     few.reaches(update + 1)
 

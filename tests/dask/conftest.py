@@ -31,7 +31,7 @@ from bench.hosts import Hosts, why_not
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits.yaml"
 USER_CODE = Path(__file__).parent / "user_code"
-LONGEST = 240  # seconds; the timeout of a run, which takes seconds on a quiet machine
+LONGEST = 480  # seconds; the timeout of a run, which takes seconds on a quiet machine
 
 
 @pytest.fixture(autouse=True)

@@ -53,16 +53,22 @@ def test_it_is_reported_and_trains(pods: Any, digits_job: Any) -> None:
 
 @pytest.mark.fault("C19")
 @pytest.mark.sampled(1)
+@pytest.mark.timeout(600)
 def test_it_is_refused(pods: Any, digits_job: Any, expected: str, exchange: str) -> None:
     """The others train on; when they are gone, training waits for one like them, and ends with their weights."""
     pods.scheduler()
     first = pods.worker()
-    trainer = pods.trainer(digits_job(*JOB, "workers.sameArithmetic=Required", f"exchange.type={exchange}"))
+    slow = pods.folder / "slow"
+    slow.touch()
+    arguments = f"workload.arguments={{seconds: '0.5', mark: {slow}}}"  # longer than a worker takes on a busy machine
+    required = ("workers.sameArithmetic=Required", f"exchange.type={exchange}", arguments)
+    trainer = pods.trainer(digits_job(*JOB, *required))
     pods.until(lambda: pods.is_trained_by(1))
     pods.worker(**OTHER)
     pods.until(lambda: pods.progress.differing)
     assert pods.terminated(first) == [0]
     pods.until(lambda: pods.waits_for("workers.sameArithmetic: Required refuses it"))
+    slow.unlink()
     assert pods.progress.workers == 1
     pods.worker()
     assert trainer.wait(timeout=120) == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]  # a quick run has 13 cases and every resize
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]  # a quick run has 16 cases and every resize
 ROOT = Path(__file__).parents[2]
 SYSTEMS = [
     "torch DDP",
@@ -17,8 +17,11 @@ SYSTEMS = [
     "GatherScatter (ours)",
     "AllReduce (ours)",
 ]
+PER_TENSOR = ["gather and scatter per tensor (torch)", "all_reduce per tensor (torch)"]
 MEASURING = ["AllReduce (ours)", "AllReduce, measuring (ours)"]
 ENCRYPTED = ["AllReduce (ours)", "AllReduce, encrypted (ours)"]
+GUARDED = ["AllReduce, no safeguards (ours)", "AllReduce (ours)"]
+GATHERING = ["GatherScatter, no safeguards (ours)", "GatherScatter (ours)"]
 EXCHANGES = [
     "AllReduce (ours)",
     "Delayed (ours)",
@@ -65,8 +68,11 @@ def test_every_system_is_in_every_case(results):
         "measuring-wrn-64": MEASURING,
         "encrypted-mlp-64": ENCRYPTED,
         "encrypted-wrn-64": ENCRYPTED,
+        "guarded-mlp-64": GUARDED,
+        "guarded-wrn-64": GUARDED,
+        "guarded-gather-mlp-64": GATHERING,
         "all-wrn-64": [*SYSTEMS[:-1], *EXCHANGES],
-        "all-vgg11-256": [*SYSTEMS[:-1], *EXCHANGES],
+        "all-vgg11-256": [*SYSTEMS[:3], *PER_TENSOR, SYSTEMS[3], *EXCHANGES],
         "alone-mlp-64": ALONE,
         "alone-digits-64": ALONE,
         "alone-wrn-32": ALONE,
@@ -118,13 +124,22 @@ def test_epoch_ends(results):
     assert all(-60 < cost < 60 for cost in one["costs"])
 
 
+def test_starts(results):
+    assert [one["what"] for one in results["starts"]] == ["trial, mlp-64", "trial, wrn-64", "certificate, 2 workers"]
+    for one in results["starts"]:
+        assert len(one["without"]) == len(one["with_it"]) == 1
+        assert all(0 < seconds < 120 for seconds in (*one["without"], *one["with_it"]))
+
+
 def test_the_tables_show_it_and_end_with_the_targets(quick):
     shown = quick[1]
     for text in (
         *SYSTEMS,
         "wrn 4-2-4, leaves",
+        "The four tasks of the CS744 report",
         "AllReduce moves at most 23 MB",
         "AllReduce, measuring (ours) at most",
+        "more of a start: trial, wrn-64",
         "one worker (ours) at most",
         "mlp-64, 1,437 examples",
     ):

@@ -89,6 +89,40 @@ def test_an_existing_cluster(tmp_path: Path, expected: str, exchange: str) -> No
             assert summary["weightsSha256"] == expected
 
 
+OF_A_WIDTH = """
+import torch
+from batchgrowth_trainer.workload import Workload
+from torch import nn
+from torch.utils.data import TensorDataset
+
+
+def workload():
+    net = nn.Sequential(nn.Linear(4, {width}), nn.Tanh(), nn.Linear({width}, 2))
+    data = TensorDataset(torch.rand(32, 4), torch.arange(32) % 2)
+    return Workload(model=net, loss=nn.CrossEntropyLoss(reduction="none"), train=data)
+"""
+
+
+@pytest.mark.fault("T08")
+def test_jobs_on_one_cluster_have_their_own_modules(small_job: Any, tmp_path: Path) -> None:
+    """Of one name, in two folders; the second one is edited, too."""
+    jobs = [("one", 4), ("two", 6), ("two", 8)]
+    with cluster(tmp_path, 1, []) as address:
+        for folder, width in jobs:
+            where = tmp_path / folder
+            where.mkdir(exist_ok=True)
+            (where / "of_a_width.py").write_text(OF_A_WIDTH.format(width=width))
+            of_workload = ("workload={entrypoint: 'of_a_width:workload', examples: 32}", "epochs=1")
+            weights = []
+            for more in ("exchange.type=AllReduce", "exchange.type=SingleProcess"):
+                scheduler = address if "AllReduce" in more else None
+                options = Options(
+                    output_dir=tmp_path / f"{width}-{more}", scheduler=scheduler, paths=(str(where),), workers=1
+                )
+                weights.append(train(small_job(*of_workload, more), options)["weightsSha256"])
+            assert weights[0] == weights[1]
+
+
 def test_an_existing_cluster_behind_tls(tmp_path: Path, expected: str) -> None:
     """The client's certificates come from Dask's own configuration, as for every Dask program."""
     import dask

@@ -19,10 +19,9 @@ OVERRIDES = (
 )
 
 
-@pytest.mark.timeout(900)  # the compiler needs much of both processors
-@pytest.mark.parametrize(
-    "disturbed", [pytest.param(False, id="undisturbed"), pytest.param(True, id="disturbed", marks=pytest.mark.long)]
-)
+@pytest.mark.long  # the compiler needs both processors for minutes
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("disturbed", [False, True], ids=["undisturbed", "disturbed"])
 def test_the_same_weights(
     start: Callable[..., Any],
     digits_weights: Callable[..., str],

@@ -46,7 +46,7 @@ def test_the_scheduler_ends_first(pods: Any, digits_job: Any, exchange: str, end
     took = seconds_to_go(worker, idle, trainer)
 
     assert max(took) < LATE, took
-    assert Interrupted.exit_code == trainer.returncode
+    assert Interrupted.exit_code == trainer.returncode, pods.text()
     # Python handles no signals once its interpreter is finalizing.
     assert {worker.returncode, idle.returncode} <= {0, -signal.SIGTERM}
 

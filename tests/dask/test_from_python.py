@@ -204,8 +204,8 @@ def test_a_mistake_in_a_cell_is_named_by_its_line(kernel: Callable[..., Kernel])
     assert [text] == [line[: len(text)] for line in error.traceback]
 
 
-@pytest.mark.smoke
-def test_the_example_notebook_trains_plots_loads_and_predicts(tmp_path: Path) -> None:
+@pytest.mark.fault("N01")
+def test_the_example_notebook_trains_plots_loads_predicts_and_sweeps(tmp_path: Path) -> None:
     """In a real kernel, with one display for the whole run."""
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     assert [cell for cell in notebook.cells if cell.get("outputs") or cell.get("execution_count")] == []
@@ -213,7 +213,9 @@ def test_the_example_notebook_trains_plots_loads_and_predicts(tmp_path: Path) ->
         notebook, timeout=280, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     )
     client.execute()
-    _, training, evaluations, plot, prediction = (cell.outputs for cell in notebook.cells if cell.cell_type == "code")
+    _, training, evaluations, plot, prediction, sweep = (
+        cell.outputs for cell in notebook.cells if cell.cell_type == "code"
+    )
 
     assert [output.output_type for output in training] == ["display_data", "execute_result"]
     assert "epoch 8.0/8  update 172/172  stage 4/4" in training[0].data["text/plain"]
@@ -221,5 +223,9 @@ def test_the_example_notebook_trains_plots_loads_and_predicts(tmp_path: Path) ->
     assert summary["weightsSha256"] in training[1].data["text/html"]
     assert "accuracy" in evaluations[0].data["text/html"]
     assert "image/png" in plot[0].data
-    assert f"{round(summary['accuracy'] * 360)} of 360 digits are right" in prediction[0].text
+    [right] = [output.text for output in prediction if output.get("name") == "stdout"]
+    assert f"{round(summary['accuracy'] * 360)} of 360 digits are right" in right
+    for folder in ("runs/digits-sweep", "runs/digits-sweep-2", "runs/digits-sweep-3"):
+        assert f"<td>{folder}</td>" in sweep[0].data["text/html"]
+        assert (tmp_path / folder / "summary.json").is_file()
     assert summary["accuracy"] > 0.85

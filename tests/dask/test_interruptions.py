@@ -4,7 +4,9 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,21 @@ def manifest(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def held(manifest: Path) -> Path:
+    """That job with updates of about half a second until `quick`, so that it is stopped in time on a busy machine."""
+    job = yaml.safe_load(manifest.read_text())
+    job["spec"]["workload"]["arguments"] = {"seconds": "0.3", "mark": str(manifest.with_name("slow"))}
+    manifest.with_name("slow").touch()
+    manifest.write_text(yaml.safe_dump(job))
+    return manifest
+
+
+def quick(held: Path) -> None:
+    """Let the job's shards take no longer than they must."""
+    held.with_name("slow").unlink()
+
+
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory, digits_weights: Callable[..., str]) -> str:
     """The weights of an undisturbed run; they do not depend on the duration of the updates."""
@@ -61,7 +78,6 @@ def saved(run: Any) -> list[Path]:
     return sorted((run.folder / "checkpoints").glob("update-*"))
 
 
-@pytest.mark.smoke
 @pytest.mark.fault("C23")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
@@ -74,9 +90,9 @@ def saved(run: Any) -> list[Path]:
     ],
 )
 def test_one_signal_saves_and_stops_and_resume_finishes(
-    start: Start, manifest: Path, expected: str, exchange: str, number: signal.Signals
+    start: Start, held: Path, expected: str, exchange: str, number: signal.Signals
 ) -> None:
-    run = start(manifest, "--exchange", exchange)
+    run = start(held, "--exchange", exchange)
     run.until(lambda: run.says("epoch 1 of 3"))
     run.kill(number)
     assert Interrupted.exit_code == run.wait(), run.text
@@ -86,15 +102,15 @@ def test_one_signal_saves_and_stops_and_resume_finishes(
     assert f"stopped after update {stopped}; the checkpoint is in" in " ".join(run.text.split())
     assert stopped == run.updates()
     gone(run)
-    assert weights(start(manifest, "--exchange", exchange, "--resume", folder=run.folder)) == expected
+    quick(held)
+    assert weights(start(held, "--exchange", exchange, "--resume", folder=run.folder)) == expected
 
 
+@pytest.mark.smoke
 @pytest.mark.fault("C23")
-def test_ctrl_c_of_a_terminal_reaches_every_process_and_does_no_harm(
-    start: Start, manifest: Path, expected: str
-) -> None:
+def test_ctrl_c_of_a_terminal_reaches_every_process_and_does_no_harm(start: Start, held: Path, expected: str) -> None:
     """A terminal sends the signal to the workers too; they must go on until their update is done."""
-    run = start(manifest)
+    run = start(held)
     run.until(lambda: run.says("epoch 1 of 3"))
     run.others = psutil.Process(run.process.pid).children(recursive=True)
     os.killpg(run.process.pid, signal.SIGINT)
@@ -102,13 +118,92 @@ def test_ctrl_c_of_a_terminal_reaches_every_process_and_does_no_harm(
     assert "Traceback" not in run.text
     assert "worker" not in run.text.partition("stopping after this update")[2]
     gone(run)
-    assert weights(start(manifest, "--resume", folder=run.folder)) == expected
+    quick(held)
+    assert weights(start(held, "--resume", folder=run.folder)) == expected
+
+
+def to_all(run: Any, *numbers: signal.Signals) -> None:
+    """Signal every process of the run, its workers too."""
+    run.others = psutil.Process(run.process.pid).children(recursive=True)
+    for number in numbers:
+        os.killpg(run.process.pid, number)
+
+
+@pytest.mark.fault("G01")
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter", "SingleProcess"])
+@pytest.mark.parametrize(
+    "numbers",
+    [(signal.SIGTERM, signal.SIGTERM), (signal.SIGHUP, signal.SIGHUP), (signal.SIGTERM, signal.SIGHUP)],
+    ids=["timeout", "lost connection", "service manager"],
+)
+def test_signals_to_every_process_save_and_stop(
+    start: Start, held: Path, expected: str, exchange: str, numbers: tuple[signal.Signals, ...]
+) -> None:
+    run = start(held, "--exchange", exchange, "--set", "checkpoint.everySeconds=300")
+    run.until(lambda: run.says("epoch 1 of 3"))
+    to_all(run, *numbers)
+    assert Interrupted.exit_code == run.wait(), run.text
+    [stopped] = saved(run)
+    assert f"stopped after update {run.updates()}; the checkpoint is in" in " ".join(run.text.split())
+    assert stopped.name == f"update-{run.updates():010d}"
+    gone(run)
+    quick(held)
+    assert weights(start(held, "--exchange", exchange, "--resume", folder=run.folder)) == expected
+
+
+@pytest.mark.fault("G02")
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("exchange", ["AllReduce", "SingleProcess"])
+def test_a_closed_pipe_ends_nothing(manifest: Path, expected: str, tmp_path: Path, exchange: str) -> None:
+    """The workload prints too, in the workers."""
+    code = tmp_path / "slow_digits.py"
+    code.write_text(code.read_text().replace("time.sleep(", "print('a shard', flush=True) or time.sleep("))
+    command = [str(Path(sys.executable).with_name("batchgrowth")), "run", str(manifest), "--exchange", exchange]
+    command += ["--output-dir", str(tmp_path / "run"), "--no-plots"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        assert run.stderr is not None
+        for _ in range(3):
+            run.stdout.readline()
+        run.stdout.close()
+        told = run.stderr.read()
+        assert run.wait() == 0, told
+    assert "stdout cannot be written any more (Broken pipe), and this run goes on without it" in told
+    assert str(json.loads((tmp_path / "run" / "summary.json").read_text())["weightsSha256"]) == expected
+
+
+WAYS: dict[str, tuple[signal.Signals, ...]] = {
+    "Ctrl-C": (signal.SIGINT,), "timeout": (signal.SIGTERM, signal.SIGTERM), "lost connection": (signal.SIGHUP,),
+}  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.fault("G01")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("seed", range(10))
+def test_at_random_moments(start: Start, manifest: Path, expected: str, any_exchange: str, way: str, seed: int) -> None:
+    """Also while workers start, while a group forms, and in an evaluation."""
+    draw = random.Random(f"{seed} {way} {any_exchange}")
+    run = start(manifest, "--exchange", any_exchange, "--set", "checkpoint.everySeconds=300")
+    run.until(lambda: run.says("metrics at"))
+    time.sleep(draw.uniform(0, 6))
+    if run.process.poll() is None:
+        to_all(run, *WAYS[way])
+    assert run.wait() in (0, Interrupted.exit_code), run.text
+    assert "Traceback" not in run.text
+    if saved(run):
+        assert run.updates() == int(saved(run)[-1].name.split("-")[1].split(".")[0])
+    else:
+        assert "stopped before the first update; there is nothing to resume" in " ".join(run.text.split())
+    gone(run)
+    assert weights(start(manifest, "--exchange", any_exchange, "--resume", folder=run.folder)) == expected
 
 
 @pytest.mark.fault("C23")
 @pytest.mark.sampled(2)
-def test_two_signals_stop_at_once(start: Start, manifest: Path, any_exchange: str) -> None:
-    run = start(manifest, "--exchange", any_exchange)
+def test_two_signals_stop_at_once(start: Start, held: Path, any_exchange: str) -> None:
+    run = start(held, "--exchange", any_exchange)
     run.until(lambda: run.says("epoch 1 of 3"))
     run.kill(signal.SIGINT)
     run.until(lambda: run.says("stopping after this update"))

@@ -96,3 +96,13 @@ def test_what_only_names() -> None:
 def test_what_cannot_be_compared_is_refused(name: str, message: str) -> None:
     with pytest.raises(BatchGrowthError, match=f"--only {name}.*{message}"):
         chosen([name])
+
+
+@pytest.mark.long
+def test_knees_are_compared_with_runs() -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    done = subprocess.run([sys.executable, "-m", "bench.knee", "--quick"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "the forecast's knee is where running shows it" in done.stdout
+    assert "a manifest for a deadline keeps it" in done.stdout

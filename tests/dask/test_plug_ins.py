@@ -55,7 +55,6 @@ def test_a_plan_follows_the_rule() -> None:
     assert [stage["batchSize"] for stage in plan["stages"]] == [32, 64, 96]
 
 
-@pytest.mark.smoke
 @pytest.mark.usefixtures("nothing_left_behind")
 def test_both_train_to_the_weights_of_one_process(tmp_path: Path) -> None:
     def weights(folder: str, *exchange: str) -> str:

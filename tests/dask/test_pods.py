@@ -25,7 +25,6 @@ def expected(tmp_path_factory: pytest.TempPathFactory, digits_weights: Callable[
     return digits_weights(tmp_path_factory.mktemp("alone"), *JOB, "workload.arguments={hidden: '8'}")
 
 
-@pytest.mark.smoke
 @pytest.mark.fault("C11", "C14", "C17")
 @pytest.mark.sampled(1)
 def test_workers_join_and_leave(pods: Any, digits_job: Any, expected: str, exchange: str) -> None:

@@ -21,8 +21,9 @@ USER_CODE = str(Path(__file__).parent / "user_code")
 sys.path.append(USER_CODE)
 
 
-@pytest.mark.smoke
-@pytest.mark.parametrize("name", REPEATABLE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.smoke) if name == "LocalSGD" else name for name in REPEATABLE]
+)
 def test_digits_with_only_the_exchange_changed(digits_job: Any, tmp_path: Path, name: str) -> None:
     """From batch 32 to 512, with dropout and batch norm: every weight that one worker gets, and .95."""
     sooner = () if name == "Delayed" else ("epochs=10", "batch.growth.geometric.everyEpochs=2")  # which takes longer

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import Joined, Left
-from batchgrowth_trainer.workers import health
+from batchgrowth_trainer.workers import hung
 from batchgrowth_trainer.workers.membership import Event
 from batchgrowth_trainer.workers.pool import WorkerPool
 from distributed import Client, LocalCluster, Worker
@@ -113,7 +113,7 @@ def test_a_worker_without_a_nanny_that_is_not_ready_again_is_ended(
     """Its event loop answers, so nothing else would end its process."""
     ended, loop = list[str](), cluster.loop.asyncio_loop
     monkeypatch.setattr(service, "end_when", lambda _over, _code, why: ended.append(why))  # it would end this process
-    monkeypatch.setattr(health, "RESTART_SECONDS", 0.2)
+    monkeypatch.setattr(hung, "RESTART_SECONDS", 0.2)
     here = asyncio.run_coroutine_threadsafe(worker(cluster, 0), loop).result(timeout=60)
     with Client(cluster.scheduler_address, set_as_default=False) as client:
         pool = pool_of(client)

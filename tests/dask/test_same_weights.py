@@ -141,7 +141,6 @@ def test_an_early_end_and_the_best_weights(
         assert alone["best"]["value"] == max(row.metrics["accuracy"] for row in evaluations)
 
 
-@pytest.mark.smoke
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     ("exchange", "rule"),

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pickle import PicklingError
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +12,9 @@ from batchgrowth.errors import BatchGrowthError
 from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import Prepared
-from batchgrowth_trainer.workers import health
+from batchgrowth_trainer.workers import hung
 from batchgrowth_trainer.workers.calls import Calls
-from batchgrowth_trainer.workers.health import WorkerRestarts
+from batchgrowth_trainer.workers.hung import WorkerRestarts
 from batchgrowth_trainer.workers.membership import Ended, Ready
 from batchgrowth_trainer.workers.pool import WorkerPool
 
@@ -50,6 +50,16 @@ async def soon() -> int:
 
 async def failing() -> None:
     raise OSError("refused")
+
+
+def noted(restarted: list[str]) -> Callable[[str], Awaitable[None]]:
+    """A restart that only notes the worker."""
+
+    def restart(address: str) -> Awaitable[None]:
+        restarted.append(address)
+        return asyncio.sleep(0)
+
+    return restart
 
 
 def test_wait_returns_the_answer_or_raises_the_error(client: Any) -> None:
@@ -132,19 +142,47 @@ def test_only_registered_workers_that_do_not_answer_are_restarted(
         return dict.fromkeys(workers, True)
 
     client._run, tried = run, threading.Event()
-    monkeypatch.setattr(health, "SHORTEST_SECONDS", 0.0)
+    monkeypatch.setattr(hung, "SHORTEST_SECONDS", 0.0)
     pool, notes, restarted = WorkerPool(client, "run", small_job().spec, ()), list[str](), list[str]()
     saved = list[set[str]]()
     pool.calls.registered |= {"a", "b", "c", "d"}
     monkeypatch.setattr(pool, "check_connected", lambda: None)
-    monkeypatch.setattr(pool._membership, "left", restarted.append)
-    monkeypatch.setattr(pool._restarts, "restart", lambda _: asyncio.sleep(0))
+    monkeypatch.setattr(pool._restarts, "restart", noted(restarted))
     pool.restart_unresponsive(["a", "b", "c", "d", "gone"], notes.append, saved.append)
     assert "b" in restarted
     assert "gone" not in restarted
     assert "worker b does not answer; restarting it" in notes
     assert all("b" not in answering for answering in saved)
     assert len(saved) <= len(restarted)
+    pool.calls.close()
+
+
+def test_a_worker_restarted_earlier_is_not_asked_for_its_state_when_the_next_one_hangs(
+    client: Any, small_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(_: Any, *, workers: list[str], on_error: str) -> dict[str, bool]:
+        if workers[0] in {"b", "c"}:
+            await asyncio.Event().wait()
+        return dict.fromkeys(workers, True)
+
+    client._run = run
+    pool, saved, restarted = WorkerPool(client, "run", small_job().spec, ()), list[set[str]](), list[str]()
+    pool.calls.registered |= {"a", "b", "c"}
+    monkeypatch.setattr(pool, "check_connected", lambda: None)
+    monkeypatch.setattr(pool._restarts, "restart", noted(restarted))
+
+    def one_at_a_time() -> set[str]:
+        silent = pool._heartbeat.silent()
+        if "a" in silent:
+            return set()
+        first = min(silent)
+        pool._heartbeat._waiting.pop(first)
+        return {first}
+
+    monkeypatch.setattr(pool, "hung", one_at_a_time)
+    pool.restart_unresponsive(["a", "b", "c"], lambda _: None, saved.append)
+    assert restarted == ["b", "c"]
+    assert saved == [{"a"}, {"a"}]
     pool.calls.close()
 
 
@@ -190,7 +228,7 @@ def test_only_a_worker_that_no_nanny_restarts_and_that_stays_away_is_ended(
         assert (service.give_up, "ignore") == (function, on_error)
         called.extend(workers)
 
-    monkeypatch.setattr(health, "RESTART_SECONDS", 0.01)
+    monkeypatch.setattr(hung, "RESTART_SECONDS", 0.01)
     client = SimpleNamespace(_restart_workers=restart_workers, _run=run)
     asyncio.run(WorkerRestarts(client, back.__contains__).restart("a"))  # type: ignore[arg-type]
     assert ended == called
@@ -216,7 +254,7 @@ def test_a_worker_that_came_back_and_is_silent_again_gets_the_whole_time_again(m
         await asyncio.gather(first, both.restart("a"))
         return began
 
-    monkeypatch.setattr(health, "RESTART_SECONDS", 1.0)
+    monkeypatch.setattr(hung, "RESTART_SECONDS", 1.0)
     began = asyncio.run(twice())
     assert called == ["a"]
     assert times[0] - began >= 0.99

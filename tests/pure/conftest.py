@@ -19,9 +19,18 @@ from batchgrowth.manifest.pod_limits import PodLimits
 from batchgrowth.plan import BatchDecision, make_plan
 from batchgrowth_operator.job.reconcile import Writes, reconcile
 from batchgrowth_operator.seen.clock import seconds_since
-from batchgrowth_operator.seen.observed import Failure, Observed, PutBack, Ref, TlsSecrets, active_since, ended_at
+from batchgrowth_operator.seen.observed import (
+    Failure,
+    Inquiry,
+    Observed,
+    PutBack,
+    Ref,
+    TlsSecrets,
+    active_since,
+    ended_at,
+)
 from batchgrowth_operator.seen.progress import job_text, spec_of
-from batchgrowth_operator.seen.report import mark_of
+from batchgrowth_operator.seen.report import mark_of, text_of
 from batchgrowth_operator.settings import Defaults
 
 ROOT = Path(__file__).parents[2]
@@ -43,8 +52,12 @@ class World:
     put_backs: Mapping[Ref, PutBack] = field(default_factory=dict)
     now: datetime = START
     report_seen: tuple[Hashable, datetime] = (None, START)
+    text_seen: tuple[str | None, datetime] = (None, START)
+    inquiry: Inquiry | None = None
     events: list[Any] = field(default_factory=list)
     job_deleted: bool = False
+    strangers: dict[Ref, dict[str, Any]] = field(default_factory=dict)
+    is_renewal_due: bool = False
     defaults: Defaults = DEFAULTS
 
     @property
@@ -61,6 +74,9 @@ class World:
         mark = mark_of(self.child("ConfigMap", names.progress(self.name)))
         if mark != self.report_seen[0]:
             self.report_seen = mark, self.now
+        text = text_of(self.child("ConfigMap", names.progress(self.name)))
+        if text != self.text_seen[0]:
+            self.text_seen = text, self.now
         pem = {"ca.crt": "A", "tls.crt": "C", "tls.key": "D"}
         issued = TlsSecrets(authority={"ca.crt": "A", "ca.key": "B"}, tls=pem)
         return Observed(
@@ -69,10 +85,13 @@ class World:
             children=copy.deepcopy(self.children),
             parts=copy.deepcopy(self.parts) if (self.cluster or {}).get("status") else {},  # the Dask operator's
             pods=tuple(copy.deepcopy(self.pods)),
-            tls_secrets=None if secret in self.children else issued,
+            tls_secrets=issued if self.is_renewal_due or secret not in self.children else None,
+            strangers=copy.deepcopy(self.strangers),
             failures=self.failures,
             warnings=tuple(copy.deepcopy(self.warnings)),
             put_backs=self.put_backs,
+            last_report=None if text is None else self.text_seen[1],
+            inquiry=self.inquiry,
             report_age_seconds=(self.now - self.report_seen[1]).total_seconds(),
             active_seconds=seconds_since(active_since(self.job), self.now),
             ended_seconds=seconds_since(ended_at(self.job), self.now),

@@ -5,11 +5,15 @@ import re
 import subprocess
 import sys
 import tomllib
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+ONLY_IF_THERE = {"IPython", "mlflow", "pandas", "wandb"}
+"""What the trainer uses where a user has installed it; each import is told or done without."""
 ROOMS = ("operator", "trainer", "plan", "tests")
 PACKAGES = ("operator/batchgrowth_operator", "plan/batchgrowth", "trainer/batchgrowth_trainer")
 
@@ -51,9 +55,49 @@ def test_the_lock_covers_what_the_project_needs() -> None:
     lock = (ROOT / "requirements.lock").read_text()
 
     for requirement in named:
-        name = re.split(r"[><=~!\[; ]", requirement)[0].lower().replace("_", "-")
+        name = normal(re.split(r"[><=~!\[; ]", requirement)[0])
         assert re.search(rf"^{re.escape(name)}==\S+ .*\\$", lock, re.MULTILINE), name
     assert "--hash=sha256:" in lock
+
+
+def normal(name: str) -> str:
+    """A distribution's name as packages compare it."""
+    return name.lower().replace("_", "-")
+
+
+def installed_with(requirements: list[str]) -> set[str]:
+    """The distributions that these requirements install, with all that they require in turn."""
+    found: set[str] = set()
+    ahead = list(requirements)
+    while ahead:
+        requirement = ahead.pop()
+        name = normal(re.split(r"[><=~!\[; (]", requirement)[0])
+        if name in found or "extra ==" in requirement:
+            continue
+        with suppress(PackageNotFoundError):  # one for another system
+            ahead += requires(name) or []
+            found.add(name)
+    return found
+
+
+@pytest.mark.parametrize(("package", "extra"), list(zip(PACKAGES, ("operator", "operator", "trainer"), strict=True)))
+def test_an_image_has_what_its_code_imports(package: str, extra: str) -> None:
+    """All extras are installed here, so no other test would miss a requirement of one of them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    there = installed_with([*project["dependencies"], *project["optional-dependencies"][extra]])
+    imported: set[str] = set()
+    for path in (ROOT / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported.update(alias.name for alias in node.names)
+            if isinstance(node, ast.ImportFrom) and node.module:
+                imported.add(node.module)
+    modules = {name.split(".")[0] for name in imported} - sys.stdlib_module_names - ONLY_IF_THERE
+    modules -= {Path(name).name for name in PACKAGES}
+    sources = packages_distributions()
+
+    missing = {name for name in modules if not there & {normal(source) for source in sources.get(name, ())}}
+    assert missing == set()
 
 
 @pytest.mark.parametrize("word", ["/wor" + "k/", "/roo" + "t/", "pythonhosted" + ".org", "pypi" + ".org"])
@@ -61,6 +105,24 @@ def test_no_file_names_a_machine_or_a_registry(word: str) -> None:
     """What is committed runs anywhere."""
     binary = {".png", ".bin"}
     guilty = [path for path in tracked() if path.suffix not in binary and word in path.read_text(errors="replace")]
+
+    assert guilty == []
+
+
+def test_the_trainer_names_the_dtype_of_its_tensors() -> None:
+    """A workload may call torch.set_default_dtype; what is no workload itself must not follow it."""
+    makers = {"zeros", "ones", "empty", "full", "eye", "linspace"}
+    guilty = []
+    for path in (ROOT / "trainer" / "batchgrowth_trainer").rglob("*.py"):
+        if path.parent.name == "workloads":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            if ast.unparse(node.func.value) != "torch" or node.func.attr not in makers:
+                continue
+            if "dtype" not in {keyword.arg for keyword in node.keywords}:
+                guilty.append(f"{path.relative_to(ROOT)}:{node.lineno}")
 
     assert guilty == []
 

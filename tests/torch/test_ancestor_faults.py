@@ -1,12 +1,12 @@
-"""Measured faults of AdaDamp, each with the test that keeps it out.
+"""Measured faults of AdaDamp, each with the test that keeps it out; docs/beside-others.md lists all of them.
 
-Those about several workers are tested over real clusters: results that change with the number of workers
-(tests/dask/test_same_weights.py), and short fits that end with FutureCancelledError (tests/dask/test_deaths.py and
-test_short_fits.py).
+Those that need several workers are tested over real clusters, in tests/dask.
 """
 
+import ast
 import csv
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,24 @@ from batchgrowth_trainer.training import Options, train
 from batchgrowth_trainer.workload import Workload
 from threads import bytes_by_member
 from torch import Tensor
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_tests_of_the_list_exist() -> None:
+    page = (ROOT / "docs" / "beside-others.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page)
+    written = {
+        (path, node.name)
+        for path in {path for path, _ in named}
+        for node in ast.parse((ROOT / path).read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    rows = page.partition("| in AdaDamp |")[2].splitlines()[2:]
+
+    assert [test for test in named if test not in written] == []
+    assert [row for row in rows if "::test_" not in row] == []
+    assert len(rows) == 11
 
 
 def net() -> Workload:

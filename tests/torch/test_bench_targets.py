@@ -4,6 +4,7 @@ from batchgrowth_trainer.record.history import HistoryRow
 
 from bench.baselines import Sample, sample_of
 from bench.cases import DATALOADER, DDP, OUR_GATHER, OUR_LOADERS, OUR_ONE, OUR_REDUCE, PLAIN, cases
+from bench.cs744 import CASE, REPORT_TASKS, table_rows
 from bench.epoch_ends import EpochEnds, costs_of
 from bench.pauses import Pauses
 from bench.results import Results, Target, targets
@@ -43,7 +44,7 @@ def test_what_was_measured_is_judged() -> None:
         measured("loading-images-32", (DATALOADER, OUR_LOADERS), (1.0, 1.06)),
     ]
     ends = [EpochEnds("mlp-64", 1437, 0.001, [0.001, 0.002, 0.012])]
-    pauses = [Pauses("mlp 2-1-2", [0.1] * 50, [0.3] * 50)]
+    pauses = [Pauses("mlp 2-1-2", [0.1] * 50, [0.3] * 50), Pauses("mlp 2-1-2, verified", [9.0], [9.0], verify=True)]
 
     assert list(targets(Results(False, cases, pauses, ends))) == [
         Target("AllReduce (ours) at most 1 times torch DDP, wrn-64", "1.010 (1.010 to 1.010)", False),
@@ -56,7 +57,7 @@ def test_what_was_measured_is_judged() -> None:
         ),
         Target("AllReduce moves at most 23 MB, wrn-64", "22.00 MB", True),
         Target("an epoch's end at most 5 ms, mlp-64, 1,437 examples", "2.00 ms over 3 ends", True),
-        Target("95 of 100 pauses at most 0.25 s, warm", "300 ms over 100 resizes", False),
+        Target("95 of 100 pauses at most 0.25 s, warm, without verify", "300 ms over 100 resizes", False),
     ]
 
 
@@ -81,3 +82,21 @@ def test_other_load_for_seconds_does_not_move_the_time_of_a_round() -> None:
 
     assert Sample(1.0, 10.0) == of_round([quiet, busy])
     assert busy == of_round([busy])
+
+
+def test_the_tasks_of_the_report_are_one_table() -> None:
+    """With the published speed-ups beside ours; a case that leaves out a task makes no table."""
+    seconds = dict(zip([task.torch for task in REPORT_TASKS], (4.0, 3.2, 2.5, 2.0), strict=True))
+    seconds |= {OUR_GATHER: 2.4, OUR_REDUCE: 2.0}
+    figures = [
+        Figures(system, 0, Spread(1e3 * s, 1e3 * s, 1e3 * s), Spread(s / 2, s / 2, s / 2), 0.0)
+        for system, s in seconds.items()
+    ]
+
+    assert table_rows(Measured(CASE, 256, 16, 8, 1, figures)) == [
+        ("1", "one machine", "1.855", "1.0", "4.000", "1.00", "", ""),
+        ("2a", "gather and scatter", "1.304", "1.4", "3.200", "1.25", "2.400", "1.67"),
+        ("2b", "all_reduce", "0.932", "2.0", "2.500", "1.60", "2.000", "2.00"),
+        ("3", "DistributedDataParallel", "0.664", "2.8", "2.000", "2.00", "", ""),
+    ]
+    assert table_rows(Measured(CASE, 256, 16, 8, 1, figures[1:])) == []

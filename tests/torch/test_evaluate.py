@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,10 @@ def test_the_workloads_folder_may_be_named(run: Path, tmp_path: Path, capsys: py
 
 def test_a_folder_without_a_finished_run_is_named(run: Path, tmp_path: Path) -> None:
     (run / "model.safetensors").unlink()
-    with pytest.raises(DataError, match=r"run: there is no model\.safetensors here; a run writes it at its end"):
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(
+        DataError, match=r"run: there is no model\.safetensors here, which a run writes at its end, and"
+    ):
         commands.evaluate(run)
     with pytest.raises(DataError, match=r"there is no job\.yaml here"):
         commands.evaluate(tmp_path)

@@ -17,10 +17,11 @@ from batchgrowth.position import Position
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth.sum_tree import lay_out
 from batchgrowth_trainer.exchange.reduction import add_up
+from batchgrowth_trainer.record.decided import decisions_in
 from batchgrowth_trainer.record.runs import decisions_of, declared_manifest, recorded_course
-from batchgrowth_trainer.replica.growth_state import GrowthState, Stopwatch, decisions_in
+from batchgrowth_trainer.replica.data import example_order
+from batchgrowth_trainer.replica.growth_state import GrowthState, Stopwatch
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.seeds import example_order
 from batchgrowth_trainer.training import Options, train
 from safetensors.torch import load_file
 
@@ -230,10 +231,10 @@ def test_a_declared_job_carries_no_course(small_job: Any, make_replica: Any) -> 
         ("small:EXAMPLES", r"batch\.growth\.custom\.entrypoint: small:EXAMPLES is a int; name a function"),
         (
             "small:failing_growth",
-            r"growth Custom after update 5 raised KeyError: 'loss' \(.*small\.py:\d+, in failing_",
+            r"on made-up measurements, before the first update, raised KeyError: 'loss' \(.*small\.py:\d+, in failing_",
         ),
-        ("small:forgetful_growth", r"growth Custom after update 5 raised ValueError: the rule's memory has 0 numbers"),
-        ("small:silent_growth", r"growth Custom after update 5 raised TypeError: float\(\) argument must be"),
+        ("small:forgetful_growth", r"before the first update, raised ValueError: the rule's memory has 0 numbers"),
+        ("small:silent_growth", r"before the first update, raised TypeError: float\(\) argument must be"),
     ],
 )
 def test_a_faulty_rule_is_named_with_its_line(measured_job: Any, tmp_path: Path, function: str, message: str) -> None:

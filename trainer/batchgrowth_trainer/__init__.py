@@ -1,6 +1,7 @@
 """Do the arithmetic. torch and Dask live here.
 
 From Python: `train` a workload, `load` a run, which is a `Run`; a workload is a function that returns a `Workload`.
+`DaskClassifier` and `DaskRegressor` are estimators as scikit-learn has them.
 They are imported when they are first used, since torch and Dask take seconds.
 """
 
@@ -9,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from batchgrowth_trainer.api import Run, load, train
+    from batchgrowth_trainer.estimators.estimator import DaskClassifier, DaskRegressor
     from batchgrowth_trainer.workload import Workload, correct
     from batchgrowth_trainer.workloads.dask_arrays import DaskArrays
 
-__all__ = ["DaskArrays", "Run", "Workload", "correct", "load", "train"]
+__all__ = ["DaskArrays", "DaskClassifier", "DaskRegressor", "Run", "Workload", "correct", "load", "train"]
 
 _HOMES = {
     "DaskArrays": "workloads.dask_arrays",
+    "DaskClassifier": "estimators.estimator",
+    "DaskRegressor": "estimators.estimator",
     "Run": "api",
     "Workload": "workload",
     "correct": "workload",

@@ -19,9 +19,11 @@ from batchgrowth.manifest.reading import load_stored
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth.spec.pods import SOURCE_FOLDER
+from batchgrowth.streams import print_plainly
 from rich.console import Console
 
 from batchgrowth_trainer.worker.leave import end_within
+from batchgrowth_trainer.worker.streams import lasting_output
 
 # A pod's address, which may be of IPv6 alone, is not known before it runs; a NetworkPolicy guards the port.
 ANYWHERE = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104
@@ -40,6 +42,10 @@ def main(
     checkpoint_uri: Annotated[
         str | None,
         typer.Option(envvar="BATCHGROWTH_CHECKPOINT_URI", help="The object store for them instead, if there is one."),
+    ] = None,
+    checkpoint_ca: Annotated[
+        Path | None,
+        typer.Option(envvar="BATCHGROWTH_CHECKPOINT_CA", help="The certificates of CAs that it trusts for that store."),
     ] = None,
     source: Annotated[Path, typer.Option(help="The folder of the code, if the job names a source.")] = Path(
         SOURCE_FOLDER
@@ -61,8 +67,8 @@ def main(
 
     from batchgrowth_trainer.record.output import make_folder
     from batchgrowth_trainer.sinks.display import make_display
-    from batchgrowth_trainer.sinks.events import Note, Stopped, publish
-    from batchgrowth_trainer.sinks.progress import Reporter, numbered, repeat, to_config_map, to_file
+    from batchgrowth_trainer.sinks.events import Note, Sinks, Stopped
+    from batchgrowth_trainer.sinks.report import Reporter, numbered, repeat, to_config_map, to_file
     from batchgrowth_trainer.training import interrupts
     from batchgrowth_trainer.worker.logs import set_up_logs
     from batchgrowth_trainer.workers.takeover import Fence
@@ -80,10 +86,11 @@ def main(
         fence = Fence()
     console = Console(force_terminal=None if logs == DEFAULT_LOGS else False)
     reporter = Reporter(deliver, count_start, fence.fall if fence else lambda _: None)
-    sinks = [make_display(console), reporter]
+    sinks = Sinks([make_display(console), reporter])
     first_stop = Note("stop requested: writing a checkpoint, then exiting")
     try:
-        with interrupts(lambda: publish(sinks, first_stop)) as requested:
+        with lasting_output() as output, interrupts(lambda: sinks.handle(first_stop)) as requested:
+            output.tell_by(lambda line: sinks.add_to_next(Note(line)))
             from batchgrowth_trainer.drivers.scaling import shards_of
             from batchgrowth_trainer.training import Options, train
 
@@ -92,14 +99,14 @@ def main(
             options = Options(
                 output_dir=output_dir, scheduler=scheduler, resume=True, metrics_port=metrics_port,
                 metrics_host=ANYWHERE, desired_workers=shards_of, patient=True, fence=fence, logs=logs,
-                checkpoint_uri=checkpoint_uri, paths=paths,
+                checkpoint_uri=checkpoint_uri, checkpoint_ca=checkpoint_ca, paths=paths,
             )  # fmt: skip
             summary = train(manifest, options, sinks, requested, same_plan)
-        publish(sinks, Note(f"weights SHA-256 {summary['weightsSha256']}"))
-    except KeyboardInterrupt:
-        raise Interrupted("stopped at once; the next start resumes from the last checkpoint") from None
+        sinks.handle(Note(f"weights SHA-256 {summary['weightsSha256']}"))
+    except KeyboardInterrupt as stop:
+        raise Interrupted(str(stop) or "stopped at once, before anything was trained") from None
     finally:
-        publish(sinks, Stopped())
+        sinks.handle(Stopped())
     repeat(reporter.newest, termination_log)  # after an error the kubelet reads the output instead
 
 
@@ -120,6 +127,7 @@ def checked_plan(job: BatchGrowthJob, path: Path) -> Plan:
 
 def _exit_code() -> int:
     """Run the command and return its exit code."""
+    print_plainly()
     try:
         app()
     except BatchGrowthError as error:

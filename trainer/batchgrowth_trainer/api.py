@@ -1,34 +1,44 @@
 """Runs that start in Python: `train`, `load`, and the `Run` that they return."""
 
 import html
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
-from batchgrowth.errors import BatchGrowthError, CheckpointError, Fault, Interrupted, SpecError
+from batchgrowth.errors import BatchGrowthError, CheckpointError, DataError, Fault, SpecError
+from batchgrowth.manifest.choosing import Say
 from batchgrowth.manifest.keywords import job_of
 from batchgrowth.manifest.reading import load_manifest
-from batchgrowth.spec import BatchGrowthJob
+from batchgrowth.notes import notes
+from batchgrowth.plan import make_plan
+from batchgrowth.schema import LARGEST_INT32
+from batchgrowth.spec import BatchGrowthJob, mathematics
 from batchgrowth.spec.job import LONGEST_JOB_NAME
 from torch import nn
 
 from batchgrowth_trainer import training
 from batchgrowth_trainer.building import trained_model
+from batchgrowth_trainer.initial_weights import with_digest
 from batchgrowth_trainer.plots import plot_runs
+from batchgrowth_trainer.record.checkpoint import newest_whole
 from batchgrowth_trainer.record.functions import NAMED, changes, function_in, importable_name, is_function, packed
-from batchgrowth_trainer.record.history import HISTORY_COLUMNS
-from batchgrowth_trainer.record.output import CHECKPOINTS
-from batchgrowth_trainer.record.runs import JOB_FILE, evaluation_facts, read_run, read_summary, recorded_job
+from batchgrowth_trainer.record.history import HISTORY_COLUMNS, HISTORY_FILE
+from batchgrowth_trainer.record.origin import Origin
+from batchgrowth_trainer.record.output import EARLIER
+from batchgrowth_trainer.record.runs import JOB_FILE, RecordedRun, manifest_text, read_run, recorded_job
+from batchgrowth_trainer.record.storage import CHECKPOINTS
+from batchgrowth_trainer.record.summary import facts_of, read_summary
 from batchgrowth_trainer.replica.seeds import untouched_randomness
 from batchgrowth_trainer.sinks.display import NotebookDisplay, make_display
-from batchgrowth_trainer.sinks.events import Event, Note, Sink, publish
-from batchgrowth_trainer.training import interrupts
+from batchgrowth_trainer.sinks.events import Event, Note, Sink, Sinks
+from batchgrowth_trainer.training import stoppable
 from batchgrowth_trainer.user_code import find_modules_in, load_workload
 from batchgrowth_trainer.worker.logs import quiet_dask
 from batchgrowth_trainer.workload import Workload
@@ -112,23 +122,52 @@ class Plot:
         return texts, {"image/png": {"width": _PLOT_WIDTH}}
 
 
+_KEPT_BYTES = 32 << 20
+"""The largest history.csv, some 300,000 updates, that a Run holds in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """What a finished run has found, in memory; `rows` are None if there are very many."""
+
+    job: BatchGrowthJob
+    summary: dict[str, Any]
+    rows: RecordedRun | None
+
+
 class Run:
-    """A run in its `folder`, finished or not; `train` and `load` return it."""
+    """A run, finished or not; `train` and `load` return it.
+
+    Job, summary, history and evaluations of a finished run stay what they are, whatever happens to its folder. Its
+    weights are read when they are asked for, from wherever later runs have moved the folder.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self._given = folder
+        self._result: _Result | None = None
+        self._models: dict[bool, nn.Module] = {}
+        self._run = ""
+        with suppress(BatchGrowthError):
+            self._run = _run_in(folder)
+            self._take_result()
+
+    @property
+    def folder(self) -> Path:
+        """Return where the run is now: a later run in its folder moves it to earlier/N. If it is gone, where it was."""
+        return self._found() or self._given
 
     @property
     def job(self) -> BatchGrowthJob:
         """Return the job, with every default. Raise SpecError if job.yaml is damaged."""
         with reported_in_python():
-            return recorded_job(self.folder)
+            return self._result.job if self._result else recorded_job(self._there())
 
     @property
     def summary(self) -> dict[str, Any] | None:
         """Return the content of summary.json, None until the run is finished. Raise CheckpointError if damaged."""
         with reported_in_python():
-            return read_summary(self.folder)
+            self._take_result()
+            return deepcopy(self._result.summary) if self._result else None
 
     @property
     def history(self) -> "DataFrame":
@@ -138,7 +177,7 @@ class Run:
         Raises DataError before the first update, ImportError without pandas.
         """
         with reported_in_python():
-            history = read_run(self.folder).history
+            history = self._rows().history
             return _table({name: getattr(row, name) for name in HISTORY_COLUMNS} for row in history)
 
     @property
@@ -149,29 +188,35 @@ class Run:
         """
         with reported_in_python():
             rows = []
-            for row in read_run(self.folder).evaluations:
+            for row in self._rows().evaluations:
                 values = {"update": row.update, "epoch": row.epoch, "seconds": row.seconds, "loss": row.loss}
                 rows.append({**values, **row.metrics})
             return _table(rows)
 
-    @cached_property
+    @property
     def model(self) -> nn.Module:
         """Return the trained model, on the CPU and in eval mode; it has the averaged weights if the job averages them.
 
-        Raises DataError if the run has not ended, CheckpointError if the weights are damaged, and what loading the
+        If the run has not ended, it is the model of its newest checkpoint. A line says where its workload was imported
+        from. Raises DataError if the run has no weights, CheckpointError if they are damaged, and what loading the
         workload raises.
         """
-        with reported_in_python():
-            return trained_model(self.folder)
+        return self._model(best=False)
 
-    @cached_property
+    @property
     def best_model(self) -> nn.Module:
         """Return the model with the weights of the best evaluation, which evaluation.keepBest keeps.
 
         Raises what `model` raises, and DataError if the job does not keep them.
         """
+        return self._model(best=True)
+
+    def _model(self, *, best: bool) -> nn.Module:
         with reported_in_python():
-            return trained_model(self.folder, best=True)
+            if best not in self._models or self._result is None:  # a run that trains has another model soon
+                self._take_result()
+                self._models[best] = trained_model(self._there(), best=best, say=_say)
+            return self._models[best]
 
     def plot(self) -> Plot:
         """Draw loss, metrics, batch and workers by epoch, update and second, as plot.png and plot.html in the folder.
@@ -179,7 +224,54 @@ class Run:
         Raises DataError before the first update, BatchGrowthError if the files cannot be written.
         """
         with reported_in_python():
-            return Plot(*plot_runs([self.folder]))
+            return Plot(*plot_runs([self._there()]))
+
+    def _take_result(self) -> None:
+        """Keep what the run has found, if it is finished. Raises CheckpointError if its summary is damaged."""
+        if self._result is not None:
+            return
+        there = self._found()
+        summary = read_summary(there) if there else None
+        if there is None or summary is None:
+            return
+        rows = None
+        history = there / HISTORY_FILE
+        if history.is_file() and 0 < history.stat().st_size <= _KEPT_BYTES:
+            with suppress(DataError):
+                rows = read_run(there)
+        self._result = _Result(recorded_job(there), summary, rows)
+
+    def _rows(self) -> RecordedRun:
+        self._take_result()
+        if self._result is not None and self._result.rows is not None:
+            return self._result.rows
+        return read_run(self._there())
+
+    def _there(self) -> Path:
+        """Return the run's folder. Raises DataError if the run is no longer in it."""
+        there = self._found()
+        if there is None:
+            raise DataError(
+                f"{self._given}: the run that was here is gone, since its folder was moved or deleted, or it was "
+                "trained for longer elsewhere; load() it from where it is now"
+            )
+        return there
+
+    def _found(self) -> Path | None:
+        """Return the folder that has this run now; None if there is none."""
+        if self._result is None and not self._run:
+            return self._given
+        for folder in (self._given, *sorted((self._given / EARLIER).glob("*"))):
+            with suppress(BatchGrowthError):
+                if _run_in(folder) == self._run and self._is_result_of(folder):
+                    return folder
+        return None
+
+    def _is_result_of(self, folder: Path) -> bool:
+        """Return whether the folder has this run's summary, as text since NaN does not equal NaN; a run that was not
+        finished may have any.
+        """
+        return self._result is None or json.dumps(read_summary(folder)) == json.dumps(self._result.summary)
 
     def __repr__(self) -> str:
         """Return the folder and how the run ended."""
@@ -194,16 +286,12 @@ class Run:
     def _facts(self) -> list[tuple[str, str]]:
         summary = self.summary
         if summary is None:
-            return [("state", "not finished")]
-        accuracy = summary["accuracy"]
-        return [
-            ("updates", f"{summary['updates']:,}"),
-            ("seconds", f"{summary['seconds']:.1f}"),
-            ("training loss", f"{summary['finalLoss']:.4f}"),
-            *([("accuracy", f"{accuracy:.4f}")] if accuracy is not None else []),
-            *evaluation_facts(summary),
-            ("weights SHA-256", summary["weightsSha256"]),
-        ]
+            saved = newest_whole(self.folder / CHECKPOINTS)
+            if saved is None:
+                return [("state", "not finished, and there is no checkpoint yet")]
+            at = saved.snapshot.position
+            return [("state", f"not finished; its newest checkpoint is of update {at.update:,}, epoch {at.epoch}")]
+        return [*facts_of(summary), ("weights SHA-256", summary["weightsSha256"])]
 
 
 def load(folder: str | Path) -> Run:
@@ -211,6 +299,19 @@ def load(folder: str | Path) -> Run:
     run = Run(Path(folder))
     run.job  # noqa: B018  (there is one, and it can be read)
     return run
+
+
+def _run_in(folder: Path) -> str:
+    """Return the identifier of the run in a folder; "" if it has none."""
+    if not (folder / JOB_FILE).is_file():
+        return ""
+    origin = Origin.read(folder, recorded_job(folder).spec.workload.entrypoint)
+    return origin.run if origin else ""
+
+
+def _say(text: str) -> None:
+    """Tell the user, who reads what a cell or a script prints."""
+    print(in_python(text), file=sys.stderr)  # noqa: T201
 
 
 def _table(rows: Iterable[dict[str, Any]]) -> "DataFrame":
@@ -246,18 +347,22 @@ def train(
 
     Every field of a manifest's `spec` is a keyword, with its name in snake_case and the same structure: `epochs=30,
     batch={"initial": 32, "maximum": 512}, learning_rate={"initial": 0.05}`. `epochs`, `batch` and `learning_rate` are
-    required. `arguments`, `device` and `examples` are fields of `spec.workload`; without `examples`, this process calls
+    required. `initial_weights` may also be a Run, or a path, whose weights the training starts from. `arguments`,
+    `device` and `examples` are fields of `spec.workload`; without `examples`, this process calls
     the function to count them.
 
     Results go to the folder `output_dir`, by default runs/NAME; `name` is by default the function's name. If the folder
-    holds a run already, that run moves to earlier/N; with `resume` it continues from its newest checkpoint instead.
+    holds a run of another job, that run stays, and this one goes to `output_dir`-2, or the next number that is free or
+    holds a run of this job. A run of this job moves to earlier/N; with `resume` it continues from its newest checkpoint
+    instead.
     `progress` shows how far it is; `sinks` receive the events too.
 
     Interrupting it (Ctrl-C, or the notebook's button) writes a checkpoint and raises Interrupted; a second time stops
     at once. Raises SpecError with every fault of the keywords, WorkloadError for a fault of the function, DataError,
     CheckpointError, or another error of `batchgrowth.errors`.
     """
-    with reported_in_python(), _process_as_it_was():
+    with reported_in_python(), process_as_it_was():
+        _refuse_no_sinks(sinks)
         paths: tuple[str, ...] = (str(Path.cwd()),)  # the user's modules are found as by `batchgrowth run`
         if _is_path(workload):
             paths = tuple(dict.fromkeys((str(Path(workload).resolve().parent), *paths)))
@@ -270,23 +375,43 @@ def train(
         title = name
         if not title:
             title = base.metadata.name if base else _name_of(entrypoint or "")
-        job = _checked(title, {**spec, "workload": given}, base)
-        folder = Path(output_dir) if output_dir is not None else Path("runs") / title
+        if "initial_weights" in spec:
+            spec["initial_weights"] = _as_weights(spec["initial_weights"])
+        replaced: list[str] = []
+        job = with_digest(_checked(title, {**spec, "workload": given}, base, replaced.append))
+        asked = Path(output_dir) if output_dir is not None else Path("runs") / title
+        folder = _folder_of(job, asked, resume=resume)
         if resume:
             _refuse_another_function(folder, job, function)
         options = training.Options(
             output_dir=folder, scheduler=scheduler, resume=resume, paths=paths, function=function
         )
+        audience = Sinks(sinks)
         if progress:
             display = NotebookDisplay() if shell() is not None else make_display()
-            sinks = [InPython(display), *sinks]
-        first_stop = Note("stopping after this update, with a checkpoint; interrupt again to stop at once")
-        try:
-            with interrupts(lambda: publish(sinks, first_stop)) as requested:
-                training.train(job, options, sinks, requested)
-        except KeyboardInterrupt:
-            raise Interrupted("stopped at once; --resume continues from the last checkpoint") from None
+            audience.put_first([InPython(display)])
+        if folder != asked:
+            audience.handle(Note(f"{asked} has a run of another job, so this one is in {folder}"))
+        plan = make_plan(job.spec)
+        for line in (*replaced, *notes(job.spec, plan)):
+            audience.handle(Note(line))
+        first_stop = "stopping after this update, with a checkpoint; interrupt again to stop at once"
+        with stoppable(first_stop, audience) as requested:
+            training.train(job, options, audience, requested, plan)
         return Run(folder)
+
+
+def _refuse_no_sinks(sinks: Sequence[Any]) -> None:
+    """Raise SpecError if what was given as a sink cannot receive events."""
+    faults = []
+    for index, sink in enumerate(sinks):
+        if isinstance(sink, type):
+            faults.append(Fault(f"sinks[{index}]", f"the class {sink.__name__}", "give an object of it"))
+        elif not callable(getattr(sink, "handle", None)):
+            given = f"a {type(sink).__name__} without the method handle"
+            faults.append(Fault(f"sinks[{index}]", given, "give an object with handle(event)"))
+    if faults:
+        raise SpecError(faults)
 
 
 def _sorted_out(workload: Any) -> tuple[BatchGrowthJob | None, str | None, bytes]:
@@ -305,6 +430,17 @@ def _sorted_out(workload: Any) -> tuple[BatchGrowthJob | None, str | None, bytes
     return None, *packed(workload)
 
 
+def _as_weights(given: Any) -> Any:
+    """Return the block `initial_weights` if a run or a path was given in its place."""
+    if isinstance(given, Run):
+        return {"path": str(given.folder)}
+    if isinstance(given, str | Path):
+        return {"path": str(given)}
+    if isinstance(given, Mapping) and isinstance(given.get("path"), Run | Path):
+        return {**given, "path": _as_weights(given["path"])["path"]}
+    return given
+
+
 def _is_path(workload: Any) -> TypeGuard[str | Path]:
     return isinstance(workload, Path) or (isinstance(workload, str) and workload.endswith((".yaml", ".yml", ".json")))
 
@@ -316,14 +452,41 @@ def _name_of(entrypoint: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", own.lower()).lstrip("-0123456789")[:LONGEST_JOB_NAME].strip("-") or "workload"
 
 
-def _checked(name: str, spec: Mapping[str, Any], base: BatchGrowthJob | None) -> BatchGrowthJob:
-    """Return the checked job. Load the workload to count its examples if neither keyword nor manifest gives them."""
+def _checked(name: str, spec: Mapping[str, Any], base: BatchGrowthJob | None, say: Say) -> BatchGrowthJob:
+    """Return the checked job. Load the workload to count its examples if neither keyword nor manifest gives them.
+
+    `say` receives a line for each block of the manifest that a keyword replaces.
+    """
     if "examples" in spec["workload"] or base is not None:
-        return job_of(name, spec, base)
+        return job_of(name, spec, base, say)
     workload = spec["workload"]
-    job = job_of(name, {**spec, "workload": {**workload, "examples": 1}})
+    # Until they are counted, no rule may find that they are too few.
+    job = job_of(name, {**spec, "workload": {**workload, "examples": LARGEST_INT32}})
     found = load_workload(job.spec.workload.entrypoint, job.spec.workload.arguments, seed=0, examples=None)
     return job_of(name, {**spec, "workload": {**workload, "examples": len(found.train)}})
+
+
+def _folder_of(job: BatchGrowthJob, asked: Path, *, resume: bool) -> Path:
+    """Return the folder for the job's results: the first of FOLDER, FOLDER-2, … that has no run, or one of this job.
+
+    So each run of a loop has a folder, which is the same if the loop runs again. For a resume, which says what differs
+    in the folder that was asked for if it finds no run of this job, only settings that determine the weights count.
+    """
+    folder = asked
+    number = 1
+    while (folder / JOB_FILE).is_file():
+        with suppress(BatchGrowthError):  # its job cannot be read, so it is another one
+            if _identity(recorded_job(folder), resume=resume) == _identity(job, resume=resume):
+                return folder
+        number += 1
+        folder = asked.with_name(f"{asked.resolve().name}-{number}") if asked.name else asked / str(number)
+    return asked if resume else folder
+
+
+def _identity(job: BatchGrowthJob, *, resume: bool) -> str:
+    """Return the settings by which a folder belongs to a job; an edited function is another version of the same."""
+    text = json.dumps(mathematics(job.spec), sort_keys=True) if resume else manifest_text(job)
+    return NAMED.sub(r"\1", text)
 
 
 def _refuse_another_function(folder: Path, job: BatchGrowthJob, function: bytes) -> None:
@@ -340,7 +503,7 @@ def _refuse_another_function(folder: Path, job: BatchGrowthJob, function: bytes)
 
 
 @contextmanager
-def _process_as_it_was() -> Iterator[None]:
+def process_as_it_was() -> Iterator[None]:
     """Restore torch's threads, the random generators and Dask's log after the block; the process is the user's."""
     threads = torch.get_num_threads()
     try:

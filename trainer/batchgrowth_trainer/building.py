@@ -1,36 +1,61 @@
 """Builds the replica of a process from a job's spec, or from the results of a run."""
 
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import torch
 from batchgrowth.errors import CheckpointError, DataError
 from batchgrowth.spec import JobSpec
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from batchgrowth_trainer.exchange.strategy import prepare_exchange
-from batchgrowth_trainer.record.functions import function_in, receive
+from batchgrowth_trainer.exchange.trial import try_exchange
+from batchgrowth_trainer.initial_weights import begin_with
+from batchgrowth_trainer.record.checkpoint import Saved, newest_whole
+from batchgrowth_trainer.record.functions import function_in
+from batchgrowth_trainer.record.origin import find_workload
 from batchgrowth_trainer.record.output import BEST_FILE, WEIGHTS_FILE
 from batchgrowth_trainer.record.runs import recorded_job
+from batchgrowth_trainer.record.storage import CHECKPOINTS
 from batchgrowth_trainer.replica.devices import make_device, prepare_process
+from batchgrowth_trainer.replica.evaluation import try_evaluation
+from batchgrowth_trainer.replica.flat import modules_of
 from batchgrowth_trainer.replica.judgement import check_metrics
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.seeds import draw_seed, untouched_randomness
 from batchgrowth_trainer.replica.trial import try_out
-from batchgrowth_trainer.user_code import load_workload
+from batchgrowth_trainer.replica.weights import exported, load_exported
+from batchgrowth_trainer.user_code import begin_job, load_workload
 from batchgrowth_trainer.user_errors import reported_as_workload_error
 from batchgrowth_trainer.workload import Workload
+
+
+def begin(spec: JobSpec, folders: Iterable[str] = (), function: bytes = b"", *, is_worker: bool = False) -> None:
+    """Let this process import the user's code of a job afresh: see `user_code.begin_job`."""
+    begin_job(model_seed(spec), folders, function, is_worker=is_worker)
+
+
+def model_seed(spec: JobSpec) -> int:
+    """Return the seed with which the workload's module is imported and its model is made."""
+    return draw_seed(spec.seed, "model") % 2**32
 
 
 def build_workload(spec: JobSpec) -> Workload:
     """Return the workload with its model before the first update. Raises WorkloadError or DataError."""
     given = spec.workload
-    seed = draw_seed(spec.seed, "model") % 2**32
-    return load_workload(given.entrypoint, given.arguments, seed=seed, examples=given.examples)
+    return load_workload(given.entrypoint, given.arguments, seed=model_seed(spec), examples=given.examples)
 
 
-def build_replica(spec: JobSpec) -> Replica:
+def build_replica(spec: JobSpec, *, trained: bool = False) -> Replica:
     """Return a replica at the first update that is tried out, and has the same bits in every process.
+
+    One that is to get the weights of a run that is `trained` needs no initial weights.
 
     Its first shard loads kernels, finds a faulty loss before the first update, and shows how the process adds:
     `replica.arithmetic`. Raises WorkloadError or DataError.
@@ -38,6 +63,9 @@ def build_replica(spec: JobSpec) -> Replica:
     prepare_process(spec)
     given = spec.workload
     workload = build_workload(spec)
+    prepare_process(spec)  # again, since code that is imported may set threads
+    if not trained:
+        begin_with(modules_of(workload.model, workload.loss_module), spec)
     check_metrics(spec, workload)
     device = make_device(spec)
     with reported_as_workload_error(f"{given.entrypoint}: preparing the model"):
@@ -45,58 +73,120 @@ def build_replica(spec: JobSpec) -> Replica:
     prepare_exchange(replica)  # before the first shard, whose sums an exchange.compression rounds
     try:
         try_out(replica)
+        try_evaluation(replica)
+        replica.growth.try_out()
+        try_exchange(replica)
     except BaseException:
         replica.loaders.close()
         raise
     return replica
 
 
-def trained_replica(folder: Path, *, best: bool = False) -> Replica:
-    """Return the replica of the run in `folder`, in eval mode, with its final weights or with its `best` ones.
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The weights that a run has: the file of a run that ended, or else its newest checkpoint. `best` are its best."""
 
-    Raises DataError if no run ended there, CheckpointError if the weights are damaged or of another model, and what
-    loading the workload raises.
+    path: Path
+    best: bool = False
+    saved: Saved | None = None
+
+    @classmethod
+    def of(cls, folder: Path, *, best: bool = False) -> "Weights":
+        """Return the weights of the run in `folder`. Raises DataError if it has none."""
+        name = BEST_FILE if best else WEIGHTS_FILE
+        if (folder / name).is_file():
+            return cls(folder / name, best)
+        saved = None if best and (folder / WEIGHTS_FILE).is_file() else newest_whole(folder / CHECKPOINTS)
+        if saved is None:
+            asked = " if its job has evaluation.keepBest" if best else ""
+            raise DataError(
+                f"{folder}: there is no {name} here, which a run writes at its end{asked}, and no whole checkpoint; "
+                "let it finish, or train for longer"
+            )
+        return cls(folder, best, saved)
+
+    @property
+    def told(self) -> str:
+        """Return which weights these are, as the end of a sentence; "" for those of a run that ended."""
+        if self.saved is None:
+            return ""
+        at = self.saved.snapshot.position
+        return f"; the run has not ended, so these are the weights of its newest checkpoint, of update {at.update:,}"
+
+    def put_into(self, replica: Replica) -> None:
+        """Give the replica these weights, and evaluate with them. Raises CheckpointError if they do not fit."""
+        if self.saved is None:
+            _load(replica.workload, self.path, replica.spec)
+        else:
+            replica.restore(self.saved.snapshot)
+            if self.best:
+                load_exported(replica.modules, self._best(replica))
+        if replica.average is not None and (self.saved is None or self.best):  # it is what was evaluated and exported
+            replica.average.vector.copy_(replica.parameters.vector.data)
+        replica.model.eval()
+
+    def state_dict(self, replica: Replica) -> dict[str, Tensor]:
+        """Return the model's state dict, on the CPU."""
+        if self.best:
+            return self._best(replica)
+        return replica.state_dict()
+
+    def _best(self, replica: Replica) -> dict[str, Tensor]:
+        best = replica.judgement.best_state_dict(partial(exported, replica.modules), replica.model_tensors())
+        if best is None:
+            raise DataError(f"{self.path}: the checkpoint has no best weights; its job needs evaluation.keepBest")
+        return best
+
+
+Say = Callable[[str], None]
+"""Tells the user where a workload came from, and which weights were loaded."""
+
+
+def _in_silence(_text: str) -> None:
+    """Tell nothing."""
+
+
+def trained_replica(folder: Path, *, best: bool = False, given: Sequence[Path] = (), say: Say = _in_silence) -> Replica:
+    """Return the replica of the run in `folder`, in eval mode, with its weights or with its `best` ones.
+
+    The `given` folders may have the workload's module, else the run knows where it was. Raises DataError if the run has
+    no weights, CheckpointError if they are damaged or of another model, and what loading the workload raises.
     """
     job = recorded_job(folder)
-    path = _weights_in(folder, best)
-    receive_from(folder, job.spec)
-    replica = build_replica(job.spec)
-    _load(replica.model, path, job.spec)
-    if replica.average is not None:  # it is what the run exported
-        replica.average.vector.copy_(replica.parameters.vector.data)
-    replica.model.eval()
+    weights = Weights.of(folder, best=best)
+    line, home = find_workload(folder, job.spec, given)
+    say(line + weights.told)
+    begin(job.spec, home, function_in(folder, job.spec.workload.entrypoint))
+    replica = build_replica(job.spec, trained=True)
+    weights.put_into(replica)
     return replica
 
 
-def receive_from(folder: Path, spec: JobSpec) -> None:
-    """Let this process find the workload of the run in `folder` if that is a function without a module."""
-    if function := function_in(folder, spec.workload.entrypoint):
-        receive(function)
-
-
-def trained_model(folder: Path, *, best: bool = False) -> nn.Module:
+def trained_model(folder: Path, *, best: bool = False, say: Say = _in_silence) -> nn.Module:
     """Return the model of `trained_replica`, on the CPU; this process keeps its threads and random numbers."""
     job = recorded_job(folder)
-    path = _weights_in(folder, best)
-    receive_from(folder, job.spec)
+    weights = Weights.of(folder, best=best)
+    line, home = find_workload(folder, job.spec)
+    say(line + weights.told)
     with untouched_randomness():
-        model = build_workload(job.spec).model
-    _load(model, path, job.spec)
+        begin(job.spec, home, function_in(folder, job.spec.workload.entrypoint))
+        workload = build_workload(job.spec)
+        if weights.saved is None:
+            _load(workload, weights.path, job.spec)
+            return workload.model.eval()
+        # A replica makes views of one vector of the tensors of its own, so the copies get the weights.
+        model, loss = deepcopy((workload.model, workload.loss_module))
+        replica = Replica(job.spec, workload, torch.device("cpu"))
+        with closing(replica.loaders):
+            prepare_exchange(replica)
+            replica.restore(weights.saved.snapshot)
+            load_exported(modules_of(model, loss), weights.state_dict(replica))
     return model.eval()
 
 
-def _weights_in(folder: Path, best: bool) -> Path:
-    name = BEST_FILE if best else WEIGHTS_FILE
-    path = folder / name
-    if not path.is_file():
-        asked = " if its job has evaluation.keepBest" if best else ""
-        raise DataError(f"{folder}: there is no {name} here; a run writes it at its end{asked}, so let it finish")
-    return path
-
-
-def _load(model: nn.Module, path: Path, spec: JobSpec) -> None:
+def _load(workload: Workload, path: Path, spec: JobSpec) -> None:
     try:
-        model.load_state_dict(load_file(path))
+        load_exported(modules_of(workload.model, workload.loss_module), load_file(path))
     except (OSError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(
             f"{path}: these weights cannot be loaded ({' '.join(str(error).split())}). Name the folder of a run of "

@@ -2,11 +2,13 @@
 
 import logging
 import math
+import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -17,36 +19,41 @@ from batchgrowth.errors import Interrupted, Superseded
 from batchgrowth.evaluations import BestEvaluation, early_end
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.position import Position
-from batchgrowth.spec import BatchGrowthJob, WatchedMetric, mathematics
+from batchgrowth.spec import BatchGrowthJob, JobSpec, WatchedMetric
 from distributed import Client
 from prometheus_client import CollectorRegistry
 from safetensors.torch import save
 
-from batchgrowth_trainer.drivers.run import RunState
+from batchgrowth_trainer.building import begin
+from batchgrowth_trainer.drivers.run import RunState, Undo
 from batchgrowth_trainer.drivers.scaling import Join, JoinedCluster, Scaler, Scaling
+from batchgrowth_trainer.initial_weights import with_digest
 from batchgrowth_trainer.record import storage
 from batchgrowth_trainer.record.checkpoint import Checkpoints, CheckpointStore, Saved
-from batchgrowth_trainer.record.functions import FUNCTION_FILE, function_in, receive
-from batchgrowth_trainer.record.history import History
-from batchgrowth_trainer.record.output import BEST_FILE, CHECKPOINTS, WEIGHTS_FILE, OutputFolder
-from batchgrowth_trainer.record.runs import read_run
+from batchgrowth_trainer.record.continuing import JobJudge
+from batchgrowth_trainer.record.decided import RECORD, STOP, course_of, decisions_in, judged_in
+from batchgrowth_trainer.record.functions import FUNCTION_FILE, function_in
+from batchgrowth_trainer.record.history import EVALUATIONS_FILE, GROWTH_FILE, HISTORY_FILE, History, HistoryRow
+from batchgrowth_trainer.record.origin import ORIGIN_FILE, Origin
+from batchgrowth_trainer.record.output import BEST_FILE, WEIGHTS_FILE, OutputFolder
+from batchgrowth_trainer.record.runs import read_history
 from batchgrowth_trainer.record.snapshot import Trained, weights_sha256
-from batchgrowth_trainer.record.storage import reported_as_checkpoint_error
-from batchgrowth_trainer.replica.judgement import RECORD, STOP, course_of, judged_in
-from batchgrowth_trainer.sinks.events import Finished, Note, Sink, Started, Stopped, publish
+from batchgrowth_trainer.record.storage import CHECKPOINTS, reported_as_checkpoint_error
+from batchgrowth_trainer.sinks.events import Finished, Held, Note, Sink, Sinks, Started, Stopped
 from batchgrowth_trainer.sinks.log import Journal, LogLines
 from batchgrowth_trainer.sinks.telemetry import Endpoint, Telemetry
 from batchgrowth_trainer.sinks.trackers.tracking import check_installed, tracking
-from batchgrowth_trainer.worker.addresses import host_towards
+from batchgrowth_trainer.worker.addresses import host_towards, loopback
 from batchgrowth_trainer.worker.service import new_run_id
 from batchgrowth_trainer.workers.connection import LoopWatch, SchedulerLost, closed_in_time, connection
-from batchgrowth_trainer.workers.local_cluster import LOOPBACK, LocalScaler, existing_left_alone, local_cluster
+from batchgrowth_trainer.workers.local_cluster import LocalScaler, existing_left_alone, local_cluster
 from batchgrowth_trainer.workers.pool import WorkerPool
 from batchgrowth_trainer.workers.takeover import Fence, take_over_aside
 
 _LOCAL_PATIENCE_SECONDS = 180.0
 _REMOTE_PATIENCE_SECONDS = 600.0
 _SCHEDULER_PATIENCE_SECONDS = 15.0
+_SAME_SIGNAL_SECONDS = 0.5
 _LOCK_PATIENCE_SECONDS = 300.0  # a file server may release the lock of a lost node after minutes
 
 log = logging.getLogger(__name__)
@@ -60,8 +67,10 @@ class Options:
     when the workload is imported; `desired_workers` replaces the plan's number of workers; `patient` waits without a
     limit for workers and for the scheduler, reconnects to a lost one, and waits a while for another run to leave the
     folder; `fence` ends the run if a later start takes over; `logs` applies to the workers of a local cluster;
-    `checkpoint_uri` is an object store for checkpoints and results, in place of the folder; `function` is the workload
-    if it has no module, see `record.functions`, by default that of the run in the folder.
+    `checkpoint_uri` is an object store for checkpoints and results, in place of the folder, and `checkpoint_ca` a
+    file with CAs that are trusted for it besides the usual ones; `function` is the workload if it has no module, see
+    `record.functions`, by default that of the run in the folder. `cluster` is a Dask cluster that this process has
+    already, as `workers.kept` and `workers.borrowed` give it, in place of a new one.
     """
 
     output_dir: Path
@@ -69,21 +78,27 @@ class Options:
     scheduler: str | None = None
     resume: bool = False
     metrics_port: int = 0
-    metrics_host: str = LOOPBACK
+    metrics_host: str = field(default_factory=loopback)
     paths: tuple[str, ...] = ()
     desired_workers: Callable[[Plan, Position], int] | None = None
     patient: bool = False
     fence: Fence | None = None
     logs: Logs = DEFAULT_LOGS
     checkpoint_uri: str | None = None
+    checkpoint_ca: Path | None = None
     function: bytes = b""
+    cluster: "ClusterOf | None" = None
+
+
+ClusterOf = Callable[[JobSpec, Logs], AbstractContextManager[tuple[Any, Scaler]]]
+"""A job's spec, and how its workers log -> a Dask cluster for the block, and what sets its number of workers."""
 
 
 @existing_left_alone()
 def train(
     job: BatchGrowthJob,
     options: Options,
-    sinks: Sequence[Sink] = (),
+    sinks: Sequence[Sink] | Sinks = (),
     stop_requested: Callable[[], bool] = lambda: False,
     plan: Plan | None = None,
 ) -> dict[str, Any]:
@@ -92,17 +107,20 @@ def train(
     `plan` is what `make_plan` returned for the job's spec, if the caller has made it.
 
     Raises Interrupted, after writing a checkpoint, if a stop was requested, else an error of `batchgrowth.errors`.
+    Whatever else ends the training, the newest committed state is saved before, except at a KeyboardInterrupt.
     """
     name = job.metadata.name
+    job = with_digest(job)
     spec = job.spec
     fence = options.fence
     check_installed(spec.trackers or ())
     plan = plan or make_plan(spec)
     watch = LoopWatch()
+    audience = Sinks.of(sinks)
 
     def note(text: str) -> None:
         log.info("%s: %s", name, text)
-        publish(sinks, Note(text))
+        audience.handle(Note(text))
 
     def is_stopped() -> bool:
         if fence is not None:
@@ -126,62 +144,84 @@ def train(
         folder = OutputFolder(options.output_dir, patience=patience, stop_requested=is_stopped, note=wait_for_folder)
         stack.enter_context(closing(folder))
         function = options.function or function_in(folder.path, spec.workload.entrypoint)
-        if function:
-            receive(function)
+        begin(spec, options.paths, function)
 
-        checkpoints = _checkpoints(job, options.checkpoint_uri, folder)
+        checkpoints = _checkpoints(job, options, folder, plan)
         # Before any time is spent: in an object store, this proves that checkpoints can be written.
         checkpoints.prepare()
-        saved: Saved | None = None
-        position = Position()
-        if options.resume:
-            saved = checkpoints.resume(note)
-            if saved is None:
-                note(f"there is no checkpoint in {checkpoints.place} to resume from; training starts at the beginning")
-            else:
-                position = saved.snapshot.position
+        saved = _resumed(checkpoints, folder, note) if options.resume else None
+        position = saved.snapshot.position if saved else Position()
         course = course_of(spec, saved.snapshot.tensors if saved else {}, plan)
-        finished = folder.summary()
+        finished = folder.summary() if options.checkpoint_uri or folder.has_weights else None
         if saved is not None and finished is not None and course.plan.is_done(position):
             note(f"{name} is trained already: {checkpoints.place} has the result. "
                  "Omit --resume, or give another --output-dir, to train it again.")  # fmt: skip
             return finished
 
-        history = stack.enter_context(_history(folder, saved, note))
+        history = stack.enter_context(_history(folder, saved))
+        origin = _same_run(saved, history, folder, Origin.of(spec, options.paths, folder.path), note)
         epoch = position.epoch + position.offset / course.plan.examples_per_epoch
         telemetry = Telemetry(course.plan, epoch, endpoint.registry)
-        trackers = tracking(job, folder.path, lambda text: run.note(text))
+        writers = Held(
+            lambda: (Journal(folder.path), *tracking(job, folder.path, lambda text: run.note(text))), audience
+        )
         run = RunState(
             course,
             name=name,
             history=history,
             checkpoints=checkpoints,
-            sinks=(telemetry, Journal(folder.path), LogLines(), *trackers, *sinks),
+            sinks=audience.put_first((telemetry, writers, LogLines())),
             desired_workers=options.desired_workers or planned,
             stop_requested=is_stopped,
             saved=saved,
             check_held=folder.check_held,
+            take_over=partial(_take_over, folder, job, origin, function, saved, finished, writers),
         )
-        folder.write_job(job)
-        if function:
-            folder.write(FUNCTION_FILE, function)
+        if saved is None and not folder.has_a_run:
+            run.begin()  # nothing is there that a run could move before its workload is tried
         run.publish(Started(name, course.plan, position, course.decisions))
         # From here on, sinks that saw the run begin also see how it ends, whatever is raised.
         stack.push(lambda _kind, error, _trace: run.publish(Stopped(error)))
         run.note(f"metrics at {endpoint.url}; results go to {checkpoints.place}")
 
-        # The `train` of a module in drivers/, which the entry in choices/exchanges.py names.
-        train_with: Callable[[RunState, Join], Trained] = spec.exchange.entry.load()
-        while True:
-            try:
-                trained = train_with(run, lambda: _joined_cluster(run, options, function, watch))
-                break
-            except SchedulerLost as lost:
-                if not options.patient:
-                    raise
-                run.record_recovery(str(lost))
+        with _told_what_is_saved(run):
+            trained = _trained(run, lambda: _joined_cluster(run, options, function, watch), patient=options.patient)
+            return concluded(run, folder, checkpoints, trained)
 
-        return concluded(run, folder, checkpoints, trained)
+
+@contextmanager
+def _told_what_is_saved(run: RunState) -> Iterator[None]:
+    """Tell the user what can be resumed if an error ends the block, whose own text may not know."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        stop.args = (f"stopped at once; {run.what_is_saved}",)
+        raise
+    except (Interrupted, Superseded):
+        raise
+    except BaseException:
+        if run.update:
+            run.note(run.what_is_saved)
+        raise
+
+
+def _trained(run: RunState, join: Join, *, patient: bool) -> Trained:
+    """Train to the end of the plan, or until a stop is requested.
+
+    Training goes on from the newest checkpoint after the loss of the scheduler, if `patient`, and from one that a check
+    covers after the finding that a worker computes wrongly.
+    """
+    # The `train` of a module in drivers/, which the entry in choices/exchanges.py names.
+    train_with: Callable[[RunState, Join], Trained] = run.spec.exchange.entry.load()
+    while True:
+        try:
+            return train_with(run, join)
+        except SchedulerLost as lost:
+            if not patient:
+                raise
+            run.record_recovery(str(lost))
+        except Undo as found:
+            run.undo(found)
 
 
 def concluded(run: RunState, folder: OutputFolder, checkpoints: Checkpoints, trained: Trained) -> dict[str, Any]:
@@ -190,8 +230,10 @@ def concluded(run: RunState, folder: OutputFolder, checkpoints: Checkpoints, tra
         run.save_last(trained.snapshot)
     run.check_saved()
     if trained.snapshot is None or not run.plan.is_done(trained.snapshot.position):
-        if not run.saved_update:
+        if not run.update:
             raise Interrupted("stopped before the first update; there is nothing to resume")
+        if run.saved_update < run.update:
+            raise Interrupted(f"stopped, and the workers that held the state are gone; {run.what_is_saved}")
         raise Interrupted(
             f"stopped after update {run.saved_update:,}; the checkpoint is in {checkpoints.place}, "
             "and --resume continues from it"
@@ -211,9 +253,7 @@ def concluded(run: RunState, folder: OutputFolder, checkpoints: Checkpoints, tra
 def summary_of(run: RunState, directory: Path, trained: Trained) -> dict[str, Any]:
     """Return the content of summary.json.
 
-    `finalLoss` is the mean training loss per example over the last epoch. `best` and `stoppedEarly` are there if the
-    job asks for them, null if no evaluation was the best or training did not end early; `best` has the SHA-256 of the
-    weights of best.safetensors.
+    record/summary.py says what each key means.
     """
     assert trained.snapshot is not None
     plan = run.plan
@@ -221,13 +261,8 @@ def summary_of(run: RunState, directory: Path, trained: Trained) -> dict[str, An
     evaluation = run.spec.evaluation
 
     run.flush()
-    last_loss = 0.0
-    last_epoch = plan.epochs - 1
-    before = float(last_epoch)
-    for row in read_run(directory).history:
-        if row.epoch > last_epoch:
-            last_loss += row.loss * (row.epoch - before)
-            before = row.epoch
+    last_loss, missing = last_epoch(read_history(directory), plan)
+    found = totals.evaluation
 
     summary: dict[str, Any] = {
         "name": run.name,
@@ -237,6 +272,8 @@ def summary_of(run: RunState, directory: Path, trained: Trained) -> dict[str, An
         "epochs": plan.epochs,
         "seconds": round(run.seconds, 3),
         "finalLoss": last_loss,
+        "testLoss": None if found is None else found.loss,
+        "metrics": {} if found is None else dict(found.metrics),
         "accuracy": totals.accuracy,
         "weightsSha256": weights_sha256(trained.state_dict),
         "resizes": [row.to_json() for row in totals.resizes],
@@ -257,7 +294,38 @@ def summary_of(run: RunState, directory: Path, trained: Trained) -> dict[str, An
         last = judged_in(trained.snapshot.tensors, STOP, stop)
         if last is not None and early_end(run.spec, last) is not None:
             summary["stoppedEarly"] = {**_judged_json(stop, last), "afterEpoch": last.evaluated}
+    if run.spec.batch.growth.entry.quantity:
+        summary["decisions"] = [
+            {"update": one.update, "batchSize": one.wanted, "value": one.value if math.isfinite(one.value) else None}
+            for one in run.decisions
+        ]
+    if missing:
+        summary["missingUpdates"] = missing
     return summary
+
+
+def last_epoch(history: Sequence[HistoryRow], plan: Plan) -> tuple[float | None, list[dict[str, int]]]:
+    """Return the mean loss per example over the plan's last epoch, and the ranges of updates that the history lacks.
+
+    The loss is None if updates of that epoch may be among them.
+    """
+    loss = 0.0
+    is_whole = True
+    missing = []
+    update = 0
+    epoch = 0.0
+    for row in history:
+        if row.update != update + 1:
+            missing.append({"from": update + 1, "to": row.update - 1})
+        if row.epoch > plan.epochs - 1:
+            is_whole = is_whole and row.update == update + 1
+            loss += row.loss * (row.epoch - max(epoch, plan.epochs - 1.0))
+        update = row.update
+        epoch = row.epoch
+    if update < plan.updates:
+        missing.append({"from": update + 1, "to": plan.updates})
+        is_whole = False
+    return (loss if is_whole else None), missing
 
 
 def _judged_json(watched: WatchedMetric, best: BestEvaluation) -> dict[str, Any]:
@@ -265,27 +333,110 @@ def _judged_json(watched: WatchedMetric, best: BestEvaluation) -> dict[str, Any]
     return {"metric": watched.metric, "mode": watched.mode, "value": value, "update": best.update, "epoch": best.epoch}
 
 
-def _checkpoints(job: BatchGrowthJob, uri: str | None, folder: OutputFolder) -> Checkpoints:
-    known = mathematics(job.spec)
+def _checkpoints(job: BatchGrowthJob, options: Options, folder: OutputFolder, plan: Plan) -> Checkpoints:
+    judge = JobJudge(job.spec, plan)
     keep = job.spec.checkpoint.keep
-    if uri is None:
-        return CheckpointStore(folder.path / CHECKPOINTS, known, keep)
+    if options.checkpoint_uri is None:
+        return CheckpointStore(folder.path / CHECKPOINTS, judge.mathematics, keep, judge)
     # Loads for a while, and most runs need no store.
     from batchgrowth_trainer.record.remote import Bucket, RemoteCheckpoints
 
-    return RemoteCheckpoints(Bucket.at(uri), folder.path, known, keep)
+    bucket = Bucket.at(options.checkpoint_uri, options.checkpoint_ca)
+    return RemoteCheckpoints(bucket, folder.path, judge.mathematics, keep, judge)
+
+
+def _resumed(checkpoints: Checkpoints, folder: OutputFolder, note: Callable[[str], None]) -> Saved | None:
+    """Return the newest whole checkpoint; if there is none, note where one of an earlier run is."""
+    saved = checkpoints.resume(note)
+    if saved is None:
+        text = f"there is no checkpoint in {checkpoints.place} to resume from; training starts at the beginning"
+        earlier = folder.earlier_checkpoints()
+        if earlier:
+            there = earlier[0]
+            text += f". An earlier run is kept in {there}: --resume with --output-dir {there} goes on with that one"
+        note(text)
+    return saved
+
+
+def _same_run(
+    saved: Saved | None, history: History, folder: OutputFolder, origin: Origin, note: Callable[[str], None]
+) -> Origin:
+    """Return the origin with the identifier of the run that goes on from `saved`, and note what is not as it was when
+    that was written: settings, rows of the history, the user's code.
+    """
+    if saved is None:
+        return origin
+    update = saved.snapshot.position.update
+    if saved.changes:
+        note(f"{saved.changes}: the {update:,} updates that are done are the same with both, so training goes on")
+    if history.last_update < update:
+        note(
+            f"{HISTORY_FILE} lacks updates {history.last_update + 1:,} to {update:,}, whose rows were lost; the "
+            "checkpoint has their weights, so training goes on, and tables and plots leave them out"
+        )
+    found = saved.story.get("evaluation")
+    if found is not None and history.last_evaluated < found["update"] <= update:
+        note(
+            f"{EVALUATIONS_FILE} lacks what was evaluated after update {history.last_evaluated:,}; the checkpoint has "
+            "the last evaluation, which is written again"
+        )
+    decisions = decisions_in(saved.snapshot.tensors)
+    if decisions and history.last_look < decisions[-1].update:
+        note(f"{GROWTH_FILE} lacks looks until update {decisions[-1].update:,}; the checkpoint has what they decided")
+    before = Origin.read(folder.path, origin.entrypoint)
+    if before is None:
+        return origin
+    if changed := before.changes(origin):
+        note(
+            f"the workload's code has changed since this run began: {', '.join(changed)}. The updates that follow are "
+            "computed by the code as it is now"
+        )
+    return origin.model_copy(update={"run": before.run or origin.run})
+
+
+def _take_over(
+    folder: OutputFolder,
+    job: BatchGrowthJob,
+    origin: Origin,
+    function: bytes,
+    saved: Saved | None,
+    finished: Mapping[str, Any] | None,
+    writers: Held,
+) -> str:
+    """Make the folder this run's: move an earlier run's files away, and write what the run is.
+
+    Return a line for the user, "" if nothing was moved.
+    """
+    aside = _set_aside(folder, saved, finished)
+    folder.write_job(job)
+    folder.write(ORIGIN_FILE, origin.to_bytes())
+    if function:
+        folder.write(FUNCTION_FILE, function)
+    writers.release()
+    return "" if aside is None else f"an earlier run was here; it is kept in {aside}"
+
+
+def _set_aside(folder: OutputFolder, saved: Saved | None, finished: Mapping[str, Any] | None) -> Path | None:
+    """Move what a new run must not mix with into earlier/N, and return that folder; None if nothing was there.
+
+    A resumed run keeps its files. Only if it was finished, and goes on for longer, its results are moved.
+    """
+    with reported_as_checkpoint_error():
+        if saved is None:
+            return folder.set_earlier_run_aside()
+        if finished is not None and finished["updates"] == saved.snapshot.position.update:
+            return folder.set_results_aside()
+        return None
 
 
 @contextmanager
-def _history(folder: OutputFolder, saved: Saved | None, note: Callable[[str], None]) -> Iterator[History]:
+def _history(folder: OutputFolder, saved: Saved | None) -> Iterator[History]:
     """Yield the history, continued by a resume or else new. Raises CheckpointError if it cannot be written."""
     with reported_as_checkpoint_error():
-        aside = None if saved else folder.set_earlier_run_aside()
-        history = History(folder.path)
-        if saved is not None:
-            history.truncate(saved.snapshot.position.update)
-    if aside is not None:
-        note(f"an earlier run was here; it is kept in {aside}")
+        if saved is None:
+            history = History(folder.path, new=True)
+        else:
+            history = History(folder.path, saved.snapshot.position.update)
     try:
         yield history
     except Superseded:
@@ -305,8 +456,13 @@ def _joined_cluster(run: RunState, options: Options, function: bytes, watch: Loo
     """Yield the worker pool of a new local cluster, or of the cluster at `options.scheduler` once that answers."""
     with ExitStack() as stack:
         scaler: Scaler | None = None
-        if options.scheduler is None:
-            host = LOOPBACK
+        if options.cluster is not None:
+            patience = _REMOTE_PATIENCE_SECONDS
+            cluster, scaler = stack.enter_context(options.cluster(run.spec, options.logs))
+            client = stack.enter_context(closed_in_time(Client(cluster)))
+            host = host_towards(client.scheduler.address)
+        elif options.scheduler is None:
+            host = loopback()
             patience = _LOCAL_PATIENCE_SECONDS
             cluster = stack.enter_context(local_cluster(run.spec, options.logs))
             client = stack.enter_context(closed_in_time(Client(cluster)))
@@ -340,25 +496,48 @@ def _joined_cluster(run: RunState, options: Options, function: bytes, watch: Loo
 
 
 @contextmanager
-def interrupts(on_first: Callable[[], None]) -> Iterator[Callable[[], bool]]:
-    """Handle SIGINT and SIGTERM inside the block, and yield a function that returns whether a stop was requested.
+def stoppable(first_stop: str, sink: Sink) -> Iterator[Callable[[], bool]]:
+    """Handle signals as `interrupts` does: the first one gives the sink this note, and the second is Interrupted."""
+    try:
+        with interrupts(lambda: sink.handle(Note(first_stop))) as requested:
+            yield requested
+    except KeyboardInterrupt as stop:
+        raise Interrupted(str(stop) or "stopped at once, before anything was trained") from None
 
-    The first signal, such as Ctrl-C or the SIGTERM of Kubernetes, calls `on_first`: the run writes a checkpoint and
-    stops. The second raises KeyboardInterrupt. Only a program's main thread receives signals; in another one nothing is
-    handled.
+
+@contextmanager
+def interrupts(on_first: Callable[[], None]) -> Iterator[Callable[[], bool]]:
+    """Handle SIGINT, SIGTERM and SIGHUP inside the block, and yield a function that returns whether a stop was
+    requested.
+
+    The first signal, such as Ctrl-C, the SIGTERM of Kubernetes or the SIGHUP of a lost connection, calls `on_first`:
+    the run writes a checkpoint and stops. The second raises KeyboardInterrupt, unless it may be the first one once
+    more: `timeout`, a shell and a service manager signal a process and its group, or send SIGTERM and SIGHUP. Only a
+    program's main thread receives signals; in another one nothing is handled.
     """
-    received: list[int] = []
+    received: list[float] = []
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
 
-    def handle(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-        if len(received) > 1:
-            raise KeyboardInterrupt
-        on_first()
+    process = os.getpid()
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    def handle(number: int, _frame: FrameType | None) -> None:
+        if os.getpid() != process:  # users' code has forked it
+            if number != signal.SIGINT:
+                signal.signal(number, signal.SIG_DFL)
+                signal.raise_signal(number)
+            return
+        received.append(time.monotonic())
+        if len(received) == 1:
+            on_first()
+        elif number != signal.SIGHUP and received[-1] - received[0] > _SAME_SIGNAL_SECONDS:
+            raise KeyboardInterrupt
+
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` has it ignored
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield lambda: bool(received)
     finally:

@@ -1,14 +1,17 @@
 """Loads the user's code that a manifest names by an entrypoint: the workload, which is checked, and a growth rule."""
 
 import difflib
+import hashlib
 import importlib
 import inspect
+import linecache
 import random
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -21,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.data import IterableDataset
 
+from batchgrowth_trainer.passing import may_pass
 from batchgrowth_trainer.record import functions
 from batchgrowth_trainer.record.history import EVALUATION_HEADER
 from batchgrowth_trainer.user_errors import (
@@ -29,14 +33,111 @@ from batchgrowth_trainer.user_errors import (
     advice_for,
     begin,
     described,
-    may_pass,
+    is_users,
     reason,
     seen_at,
     workload_error,
 )
 from batchgrowth_trainer.workload import Dataset, Workload
 
-__all__ = ["find_function", "find_modules_in", "load_workload"]
+__all__ = ["begin_job", "code_digests", "find_function", "find_modules_in", "load_workload"]
+
+_LOADED: dict[str, ModuleType] = {}
+"""The user's modules that this process has imported for its present job."""
+_DIGESTS: dict[str, str] = {}
+"""The digests of their sources, by the path from the folder in which they were found."""
+_FOLDERS: list[str] = []
+"""The folders that a job has put in front of sys.path."""
+_KNOWN: set[str] = set()
+"""The modules that were loaded when the job began."""
+_IMPORT_SEED = [0]
+"""The seed of the generators when a module is imported: that of the job's model."""
+
+
+def begin_job(seed: int, folders: Iterable[str] = (), function: bytes = b"", *, is_worker: bool = False) -> None:
+    """Give this process the user's code of a job: forget the modules of the job before it, and receive its `function`.
+
+    A worker may have run other jobs, whose modules have the same names, and files may have been edited since. `seed` is
+    that of the job's model, and modules are looked for in `folders` first. A process that `is_worker` also forgets what
+    a job has imported while it trained; in another process, the user may have imported it.
+    """
+    if is_worker:
+        for name in sys.modules.keys() - _KNOWN:
+            if any(Path(folder) in Path(_file_of(sys.modules[name])).parents for folder in _FOLDERS):
+                _note_module(name, sys.modules[name])
+    for name, module in _LOADED.items():
+        if sys.modules.get(name) is module:
+            del sys.modules[name]
+    _LOADED.clear()
+    _DIGESTS.clear()
+    functions.forget_received()
+    for folder in _FOLDERS:
+        if folder in sys.path:
+            sys.path.remove(folder)
+    _FOLDERS.clear()
+    find_modules_in(folders)
+    importlib.invalidate_caches()
+    linecache.checkcache()
+    _IMPORT_SEED[0] = seed
+    _KNOWN.clear()
+    _KNOWN.update(sys.modules)
+    if function:
+        with _importing():
+            functions.receive(function)
+
+
+def code_digests() -> Mapping[str, str]:
+    """Return the digests of the sources of the user's modules that the job has imported, 16 hexadecimal digits by file.
+
+    A function that has no module is not among them: its entrypoint has its digest.
+    """
+    return dict(sorted(_DIGESTS.items()))
+
+
+def _seed_generators() -> None:
+    """Seed the generators from which code draws while it is imported, and while it makes the model."""
+    seed = _IMPORT_SEED[0]
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+@contextmanager
+def _importing() -> Iterator[None]:
+    """Seed the generators, and note the user's modules that the block imports.
+
+    Python would take a compiled file for that of a source of the same second and size, so it writes none.
+    """
+    before = set(sys.modules)
+    writes_none = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True
+    try:
+        _seed_generators()
+        yield
+    finally:
+        sys.dont_write_bytecode = writes_none
+        for name in sys.modules.keys() - before:
+            _note_module(name, sys.modules[name])
+
+
+def _note_module(name: str, module: ModuleType) -> None:
+    """Note a module that was imported, if it is the user's."""
+    file = _file_of(module)
+    # In a checkout, our packages are beside the user's folders.
+    if name == "__main__" or name.partition(".")[0].startswith("batchgrowth") or not is_users(file):
+        return
+    _LOADED[name] = module
+    depth = name.count(".") + 1 + hasattr(module, "__path__")
+    with suppress(OSError):  # a folder without an __init__.py
+        digest = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]
+        _DIGESTS["/".join(Path(file).parts[-depth:])] = digest
+
+
+def _file_of(module: ModuleType) -> str:
+    """Return the path of a module's file; of a folder without an __init__.py, the path that such a file would have."""
+    folders = list(getattr(module, "__path__", ()))
+    in_folder = f"{folders[0]}/__init__.py" if folders else "<built in>"
+    return getattr(module, "__file__", None) or in_folder
 
 
 def find_function(entrypoint: str, field: str = "workload.entrypoint") -> Callable[..., Any]:
@@ -51,7 +152,7 @@ def find_function(entrypoint: str, field: str = "workload.entrypoint") -> Callab
     module = _imported(module_name, entrypoint, field)
     function = getattr(module, name, None)
     if function is None:
-        raise WorkloadError(f"{field}: {module_name} has no {name!r}; {_near(name, module)}")
+        raise WorkloadError(f"{field}: {module_name} has no {name!r}; {_hidden(module) or _near(name, module)}")
     if not callable(function):
         raise WorkloadError(f"{field}: {entrypoint} is a {type(function).__name__}; name a function")
     return function  # type: ignore[no-any-return]
@@ -67,12 +168,15 @@ def custom_rule(settings: CustomBlock) -> CustomRule:
 
 def find_modules_in(folders: Iterable[str]) -> None:
     """Let this process look for users' modules in these folders first."""
-    sys.path[:0] = [folder for folder in folders if folder not in sys.path]
+    new = [folder for folder in folders if folder not in sys.path]
+    sys.path[:0] = new
+    _FOLDERS.extend(new)
 
 
 def _imported(module_name: str, entrypoint: str, field: str) -> ModuleType:
     try:
-        return importlib.import_module(module_name)
+        with _importing():
+            return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name == error.name or module_name.startswith(error.name + ".")):
             raise WorkloadError(_import_failed(module_name, error, field)) from error
@@ -88,6 +192,21 @@ def _imported(module_name: str, entrypoint: str, field: str) -> ModuleType:
 def _import_failed(module_name: str, error: BaseException, field: str) -> str:
     remedy = advice_for(error) or f"import {module_name} in Python to see the whole traceback"
     return described(f"{field}: importing {module_name}", error, remedy)
+
+
+def _hidden(module: ModuleType) -> str:
+    """Return what helps if the user has a file of this module's name that Python does not import; empty if not."""
+    parts = module.__name__.split(".")
+    for folder in sys.path:
+        for file in (Path(folder, *parts).with_suffix(".py"), Path(folder, *parts, "__init__.py")):
+            if not file.is_file():
+                continue
+            found = getattr(module, "__file__", None)
+            if found is not None and Path(found).exists() and file.samefile(found):
+                return ""
+            own = "a module of Python's own" if parts[0] in sys.stdlib_module_names else f"that of {found}"
+            return f"{file} is not imported by this name, since {module.__name__} is {own}; rename the file"
+    return ""
 
 
 def _near(name: str, module: ModuleType) -> str:
@@ -126,58 +245,78 @@ def _check_model(workload: Workload, entrypoint: str) -> None:
     model = workload.model
     if not isinstance(model, nn.Module):
         raise WorkloadError(f"{entrypoint}: model is {_what(model)}; give a torch.nn.Module")
-    trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    if not trained:
+    if not any(parameter.requires_grad for parameter in model.parameters()):
         raise WorkloadError(
             f"{entrypoint}: no parameter of the model needs a gradient, so there is nothing to "
             "train; call requires_grad_(True) on those that should be trained"
         )
-    _check_all_found(model, entrypoint)
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+    _check_tensors(model, "model", entrypoint)
+    if workload.loss_module is not None:
+        _check_loss(model, workload.loss_module, entrypoint)
+
+
+def _check_loss(model: nn.Module, loss: nn.Module, entrypoint: str) -> None:
+    """Raise WorkloadError for a loss that cannot be trained with the model."""
+    _check_tensors(loss, "loss", entrypoint)
+    both = [name for name in loss.state_dict() if f"loss.{name}" in model.state_dict()]
+    if both:
+        raise WorkloadError(
+            f"{entrypoint}: loss.{both[0]} is in the model, and in the loss as {both[0]}, so one name would stand for "
+            "two tensors; give the model's module another name than `loss`"
+        )
+
+
+def _check_tensors(module: nn.Module, called: str, entrypoint: str) -> None:
+    """Raise WorkloadError for parameters or buffers of the model, or of the loss, that cannot be trained or saved."""
+    _check_all_found(module, called, entrypoint)
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if is_lazy(tensor):
             raise WorkloadError(
-                f"{entrypoint}: model.{name} has no shape yet, since its module is lazy; call the model once with an "
-                "example before returning it, or give the module its sizes"
+                f"{entrypoint}: {called}.{name} has no shape yet, since its module is lazy; call the {called} once "
+                "with an example before returning it, or give the module its sizes"
             )
-    for name, parameter in trained:
+    for name, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            continue
         if parameter.dtype is not torch.float32:
             raise WorkloadError(
-                f"{entrypoint}: model.{name} is {parameter.dtype}; parameters must be torch.float32: call model.float()"
+                f"{entrypoint}: {called}.{name} is {parameter.dtype}; parameters must be torch.float32: call "
+                f"{called}.float()"
             )
-    for name, buffer in model.named_buffers():
+    for name, buffer in module.named_buffers():
         if buffer.is_complex() or buffer.dtype in _UNFIT_FOR_BUFFERS:
             raise WorkloadError(
-                f"{entrypoint}: the buffer model.{name} is {buffer.dtype}, whose changes cannot be averaged over the "
-                "shards; give it a float of 16 to 64 bits, a signed integer, uint8 or bool"
+                f"{entrypoint}: the buffer {called}.{name} is {buffer.dtype}, whose changes cannot be averaged over "
+                "the shards; give it a float of 16 to 64 bits, a signed integer, uint8 or bool"
             )
-    _check_state(model, entrypoint)
+    _check_state(module, called, entrypoint)
 
 
-def _check_state(model: nn.Module, entrypoint: str) -> None:
-    for name, value in model.state_dict().items():
+def _check_state(module: nn.Module, called: str, entrypoint: str) -> None:
+    for name, value in module.state_dict().items():
         if not isinstance(value, Tensor):
             raise WorkloadError(
-                f"{entrypoint}: model.state_dict() has {_what(value)} under {name}, and weights are written as "
+                f"{entrypoint}: {called}.state_dict() has {_what(value)} under {name}, and weights are written as "
                 "safetensors, which hold tensors alone; keep it in a buffer, by register_buffer, or leave out "
                 "get_extra_state and what else adds it"
             )
 
 
-def _check_all_found(model: nn.Module, entrypoint: str) -> None:
+def _check_all_found(root: nn.Module, called: str, entrypoint: str) -> None:
     """Raise WorkloadError for layers in a list, tuple or dict: torch does not find them, so it would not train them."""
-    found = {id(parameter) for parameter in model.parameters()}
-    for path, module in model.named_modules():
+    found = {id(parameter) for parameter in root.parameters()}
+    for path, module in root.named_modules():
         for key, held in vars(module).items():
-            if not isinstance(held, dict | list | tuple):
+            if not isinstance(held, Mapping | list | tuple):
                 continue
-            for layer in held.values() if isinstance(held, dict) else held:
+            for layer in held.values() if isinstance(held, Mapping) else held:
                 if not isinstance(layer, nn.Module):
                     continue
                 if any(p.requires_grad and id(p) not in found for p in layer.parameters()):
                     name = f"{path}.{key}" if path else key
                     raise WorkloadError(
-                        f"{entrypoint}: model.{name} is a {type(held).__name__} of modules, which torch does not find, "
-                        "so they would not be trained; make it an nn.ModuleList or nn.ModuleDict, or call "
+                        f"{entrypoint}: {called}.{name} is a {type(held).__name__} of modules, which torch does not "
+                        "find, so they would not be trained; make it an nn.ModuleList or nn.ModuleDict, or call "
                         "requires_grad_(False) on them"
                     )
 
@@ -266,18 +405,18 @@ _BY_CHECKS = "call it in Python, then len() of its data sets and state_dict() of
 def load_workload(entrypoint: str, arguments: Mapping[str, str], *, seed: int, examples: int | None) -> Workload:
     """Return the workload that `package.module:function` builds from `arguments`, checked.
 
-    The generators of random, numpy and torch are seeded with `seed` first, so that every worker builds the same
-    initial model. `examples` is the size of the training set in the manifest, None if it is not given.
+    The generators of random, numpy and torch are seeded with `seed` before the module is imported and again before the
+    function is called, so that every worker has the same data and the same initial model. `examples` is the size of the
+    training set in the manifest, None if it is not given.
     Raises WorkloadError for a fault in the user's code, DataError if data is missing or has another size, and a
     WorkerFault for an error that another worker may not have.
     """
+    _IMPORT_SEED[0] = seed
     function = find_function(entrypoint)
     begin(function)
     _check_arguments(function, entrypoint, arguments)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
-    workload = _called(function, entrypoint, arguments)
+    with _importing():  # a function may import, too
+        workload = _called(function, entrypoint, arguments)
     with _reported(f"{entrypoint}: checking what it returned", arguments, _BY_CHECKS):
         try:
             check_workload(workload, entrypoint)

@@ -3,15 +3,13 @@
 A loss or a gradient that is not finite, which stops the training, is one of them: `check_finite`.
 """
 
-import errno
-import io
 import logging
 import re
 import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from inspect import unwrap
 from math import inf
 from pathlib import Path
@@ -32,8 +30,9 @@ __all__ = [
     "begin",
     "check_finite",
     "described",
+    "doing",
     "is_of_the_device",
-    "may_pass",
+    "is_users",
     "reason",
     "reported_as_device_fault",
     "reported_as_workload_error",
@@ -80,6 +79,8 @@ _ADVICE = {
     r"call numpy\(\) on Tensor that requires grad|convert cuda\S* device type tensor to numpy": "compute it with "
     "torch's functions, so that it has a gradient; in a metric, call detach() first, and on a GPU cpu()",
     r"modified by an inplace operation": "write x = x + y in the place of x += y, and relu(x) in the place of relu_(x)",
+    r"backward through the graph a second time": "each shard is computed by itself: keep nothing from one call of the "
+    "model to the next, or nothing but what detach() returns, in a buffer",
     r"leaf Variable that requires grad": "leave parameters to the optimizer; what the model changes by itself belongs "
     "into a buffer, by register_buffer",
     r"^TypeError: .*(positional argument|keyword argument)": "the trainer calls model(input), loss(output, target), "
@@ -109,11 +110,6 @@ def advice_for(error: BaseException) -> str | None:
 
 FAULTS = (Exception, SystemExit)
 """What counts as a fault of the workload if its code raises it; a SystemExit would end the trainer with success."""
-
-_LASTING_KINDS = (
-    FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError, io.UnsupportedOperation,
-)  # fmt: skip
-_LASTING = {errno.ELOOP, errno.ENAMETOOLONG, errno.EROFS}
 
 _DEVICE_KINDS = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
 _DEVICE_WORDS = (
@@ -157,16 +153,10 @@ def is_asserted(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and _ASSERTED in str(error)
 
 
-def may_pass(error: BaseException | None) -> bool:
-    """Return whether a retry may succeed: for an OSError other than a missing file or permission."""
-    if not isinstance(error, OSError) or isinstance(error, _LASTING_KINDS):
-        return False
-    return error.errno not in _LASTING
-
-
 # Paragraphs: what raised, its file and line, and what would help.
 
 _LOG = logging.getLogger(__name__)
+_IMPORTS = "<frozen importlib._bootstrap>"
 _OURS = Path(__file__).parent
 _BY_DEFAULT = "call the model, then the loss, with a few examples in Python to see the whole traceback"
 _CALLS = ("forward", "_call_impl")  # not __init__: the module must be whole
@@ -234,7 +224,7 @@ def described(what: str, error: BaseException, remedy: str | None = None) -> str
     """
     text = f"{what} raised {reason(error)}; {remedy or advice_for(error) or _BY_DEFAULT}"
     users = _line_of_syntax(error) or any(
-        _is_users(frame.filename) for frame in traceback.extract_tb(error.__traceback__)
+        is_users(frame.filename) for frame in traceback.extract_tb(error.__traceback__)
     )
     if users or remedy:
         return text
@@ -246,7 +236,7 @@ def reason(error: BaseException) -> str:
     _LOG.debug("an error of the workload", exc_info=error)
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     lines = [line for _, line in traceback.walk_tb(error.__traceback__)]
-    users = [at for at, frame in enumerate(frames) if _is_users(frame.f_code.co_filename)]
+    users = [at for at, frame in enumerate(frames) if is_users(frame.f_code.co_filename)]
     last = users[-1] if users else -1
     parts = [_line_of_syntax(error)]
     if users and not parts[0]:
@@ -262,11 +252,31 @@ def seen_at(function: Any) -> str:
     while isinstance(function, partial):
         function = function.func
     if isinstance(function, nn.Module):
-        function = type(function).forward
+        function = getattr(type(function), "forward", None)  # that of a scripted module is no function of its class
     code = getattr(unwrap(function), "__code__", None) if callable(function) else None
-    if code is None or not _is_users(code.co_filename):
+    if code is None or not is_users(code.co_filename):
         return "".join(_begun)
     return f"; see {code.co_filename}:{code.co_firstlineno}, in {code.co_name}"
+
+
+def doing(frame: FrameType | None) -> str:
+    """Return what a thread does that is in this frame, as a clause: `importing numpy, at FILE:LINE, in NAME`.
+
+    The line is the innermost one of the user's code, if there is one.
+    """
+    importing = ""
+    called = ""
+    at = ""
+    while frame is not None and not at:
+        code = frame.f_code
+        if code.co_filename == _IMPORTS:
+            importing = importing or str(frame.f_locals.get("name") or "")
+        elif is_users(code.co_filename):
+            at = f"at {code.co_filename}:{frame.f_lineno}, in {code.co_name}"
+        elif not called:
+            called = f"in {code.co_name} of {frame.f_globals.get('__name__')}"
+        frame = frame.f_back
+    return ", ".join(filter(None, (importing and f"importing {importing}", at or called)))
 
 
 def begin(function: Any) -> None:
@@ -295,7 +305,9 @@ def _layer(frames: list[FrameType], after: int) -> str:
     return f"in {layer!r:.{_LONGEST_LAYER}}"
 
 
-def _is_users(filename: str) -> bool:
+@lru_cache(maxsize=4096)
+def is_users(filename: str) -> bool:
+    """Return whether a file is of the user's own code: of no library, and not of this package."""
     path = Path(filename)
     library = "site-packages" in path.parts or filename.startswith(("<", sysconfig.get_path("stdlib")))
     return not library and _OURS not in path.parents

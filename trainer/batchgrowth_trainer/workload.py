@@ -6,11 +6,13 @@ training loop makes on it for every shard.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from batchgrowth.errors import WorkloadError
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from batchgrowth_trainer.user_errors import (
     seen_at,
@@ -40,8 +42,9 @@ class Workload:
     `test` is one test set or several by name; the loss and the metrics of the first have their plain names, those of
     another are reported as NAME.loss, NAME.METRIC. `loss` and each of `metrics` take (output, target) and return one
     value per example, shape (N,); the trainer sums over examples, so that a batch can be cut into shards of any size.
-    `collate` makes one batch of a shard's examples, for instance by padding them to the longest; by default torch's own
-    does, which stacks them. `whole_set_metrics` take the outputs and targets of the whole test set, on the CPU and in
+    If `loss` is a module with parameters, or a method of one, they are trained like the model's. `collate` makes one
+    batch of a shard's examples, for instance by padding them to the longest; by default torch's own does, which stacks
+    them. `whole_set_metrics` take the outputs and targets of the whole test set, on the CPU and in
     its order, and return a number: for what is not a mean over examples, such as the area under a ROC curve. `augment`
     takes and returns the inputs of one training shard; it draws from torch's global generator, which the trainer seeds
     with (seed, update, shard). `step` takes (model, inputs, target) and returns one loss per example of a training
@@ -57,6 +60,14 @@ class Workload:
     augment: Callable[[Any], Any] | None = None
     collate: Collate | None = None
     step: TrainingStep | None = None
+
+    @property
+    def loss_module(self) -> nn.Module | None:
+        """Return the module that computes the loss; None if a function does, or a part of the model."""
+        module = module_behind(self.loss)
+        if any(module is part for part in self.model.modules()):
+            return None
+        return module
 
     @property
     def test_sets(self) -> Mapping[str, Dataset]:
@@ -108,11 +119,24 @@ class Workload:
         return losses
 
 
+def module_behind(function: Any) -> nn.Module | None:
+    """Return the module that a function is, or whose method it is; None for any other function."""
+    while isinstance(function, partial):
+        function = function.func
+    owner = getattr(function, "__self__", function)
+    return owner if isinstance(owner, nn.Module) else None
+
+
 def predict(model: nn.Module, inputs: Any) -> Any:
-    """Call `model(*inputs)` for a tuple or list, `model(**inputs)` for a dictionary, otherwise `model(inputs)`."""
-    if isinstance(inputs, dict):
+    """Call `model(*inputs)` for a tuple or list, `model(**inputs)` for a mapping, otherwise `model(inputs)`.
+
+    A PackedSequence, which is a tuple for torch's convenience, is passed as it is.
+    """
+    if isinstance(inputs, Tensor):
+        return model(inputs)
+    if isinstance(inputs, Mapping):
         return model(**inputs)
-    if isinstance(inputs, (tuple, list)):
+    if isinstance(inputs, (tuple, list)) and not isinstance(inputs, PackedSequence):
         return model(*inputs)
     return model(inputs)
 
@@ -132,6 +156,10 @@ def _fault(values: object, examples: int) -> str:
     wanted = f"return one float per example, shape ({examples},)"
     if not isinstance(values, Tensor):
         return f"returned a {type(values).__name__}; {wanted}"
+    if values.ndim == 0 and examples == 1:
+        return (
+            f"returned a number of shape () for one example; {wanted}: squeeze() also removes the axis of the examples"
+        )
     if values.ndim == 0:
         return f"returned one number for the whole shard; {wanted}, as torch's losses do with reduction='none'"
     if tuple(values.shape) != (examples,):

@@ -1,12 +1,17 @@
-{{/* The name of the release's objects: the release's, with the chart's unless it contains that. */}}
+{{/* The name of the release's objects: the release's, with the chart's unless it contains that.
+
+A Service's name is a DNS label that begins with a letter; a release's may have dots and begin with a digit. */}}
 {{- define "batchgrowth.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- $release := replace "." "-" .Release.Name -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride -}}
-{{- else if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else if regexMatch "^[0-9]" $release -}}
+{{- printf "%s-%s" $name $release | trunc 40 | trimSuffix "-" -}}
+{{- else if contains $name $release -}}
+{{- $release | trunc 40 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- printf "%s-%s" $release $name | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 {{- end }}
 
@@ -52,18 +57,34 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/* The Pod Security profile "restricted": of the pod, and of its container. */}}
 {{- define "batchgrowth.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-seccompProfile:
-  type: RuntimeDefault
+{{- $ours := dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault") }}
+{{- if .Values.fixedUser }}
+{{- $ours = merge $ours (dict "runAsUser" 65532 "runAsGroup" 65532) }}
+{{- end }}
+{{- mergeOverwrite $ours (deepCopy .Values.podSecurityContext) | toYaml }}
 {{- end }}
 
 {{- define "batchgrowth.containerSecurity" -}}
-allowPrivilegeEscalation: false
-capabilities:
-  drop: [ALL]
-readOnlyRootFilesystem: true
+{{- $ours := dict "allowPrivilegeEscalation" false "capabilities" (dict "drop" (list "ALL")) "readOnlyRootFilesystem" true }}
+{{- mergeOverwrite $ours (deepCopy .Values.securityContext) | toYaml }}
+{{- end }}
+
+{{/* The namespaces whose jobs the operator serves, as JSON; none for the whole cluster. */}}
+{{- define "batchgrowth.namespaces" -}}
+{{- $given := .Values.watch.namespaces }}
+{{- if .Values.rbac.namespaced }}
+{{- $own := list .Release.Namespace }}
+{{- if and $given (ne (join "," $given) .Release.Namespace) }}
+{{- fail (printf "watch.namespaces: with rbac.namespaced, the operator has rights in the release's own namespace only; leave it empty, or give %q" .Release.Namespace) }}
+{{- end }}
+{{- $dask := index .Values "dask-kubernetes-operator" }}
+{{- if and $dask.enabled (or $dask.rbac.cluster (has "--all-namespaces" $dask.kopfArgs)) }}
+{{- fail (printf "dask-kubernetes-operator.rbac.cluster: the Dask operator asks for rights in the whole cluster, which rbac.namespaced excludes; set dask-kubernetes-operator.enabled=false if the cluster has one, or dask-kubernetes-operator.rbac.cluster=false and dask-kubernetes-operator.kopfArgs={--namespace=%s}" .Release.Namespace) }}
+{{- end }}
+{{- toJson $own }}
+{{- else }}
+{{- toJson $given }}
+{{- end }}
 {{- end }}
 
 {{/* Fails if another release serves the same jobs: two operators of one job would undo each other's work. */}}
@@ -71,7 +92,7 @@ readOnlyRootFilesystem: true
 {{- range (lookup "rbac.authorization.k8s.io/v1" "ClusterRole" "" "").items }}
 {{- $given := .metadata.annotations | default dict }}
 {{- $theirs := without (splitList "," (get $given "batchgrowth.dev/namespaces")) "" }}
-{{- $own := $.Values.watch.namespaces }}
+{{- $own := include "batchgrowth.namespaces" $ | fromJsonArray }}
 {{- $shared := list }}
 {{- range $theirs }}{{ if has . $own }}{{ $shared = append $shared . }}{{ end }}{{ end }}
 {{- if and

@@ -1,1 +1,1 @@
-"""Access to the API server: reads, writes, events and the lease. No other folder talks to it."""
+"""Access to the API server: reads, writes, events and the lease. Besides, only kopf talks to it (loop/watch.py)."""

@@ -1,4 +1,4 @@
-"""The only module that writes a job and its children. It writes what a pass decided, and logs each write."""
+"""The only module of the operator's process that writes a job and its children; it logs each write."""
 
 import logging
 import math
@@ -9,17 +9,29 @@ from typing import Any
 
 from batchgrowth.spec import API_VERSION, KIND
 
-from batchgrowth_operator.api.cache import Store, key_of
+from batchgrowth_operator.api.cache import Key, Store, key_of
 from batchgrowth_operator.api.client import CONFLICT, GONE, Api, Refused
 from batchgrowth_operator.api.events import EventPoster
 from batchgrowth_operator.api.leader import bounded
+from batchgrowth_operator.children.scheduler import DASK_FINALIZER
 from batchgrowth_operator.job.reconcile import Writes
 from batchgrowth_operator.job.transitions import applied, changes, deleted, heading, status_refused
-from batchgrowth_operator.seen.observed import Failure, Manifest, Observed, Ref, is_owned_by, ref_of, stored_status
+from batchgrowth_operator.seen.observed import (
+    Failure,
+    Manifest,
+    Object,
+    Observed,
+    Ref,
+    finalizers_of,
+    is_owned_by,
+    ref_of,
+    stored_status,
+)
 
 log = logging.getLogger(__name__)
 
 _FIELD = re.compile(r"\.status\.([\w.]+(?:\[[^\]]*\][\w.]*)*): field not declared in schema")
+_TYPE = re.compile(r"\bstatus\.conditions\[(\d+)\]\.type: Unsupported value")
 _INDEX = re.compile(r"\[[^\]]*\]")
 
 
@@ -43,8 +55,9 @@ class Writer:
     def carry_out(self, seen: Observed, writes: Writes) -> tuple[Failure, ...]:
         """Write what the pass decided, and return the writes that the API server refused.
 
-        After the first refusal, what may depend on the refused write is left to the next pass: it creates no child,
-        deletes none to make it again, and does not delete the job. It still changes, suspends and releases what exists.
+        After the first refusal, this pass leaves to the next one what may depend on the refused write: it creates no
+        child, deletes none to create it again, and does not delete the job. It still changes, suspends and releases
+        children that exist.
 
         Raises Outdated if the job or a child has changed; OSError if no server answers or this process no longer leads.
         """
@@ -69,6 +82,16 @@ class Writer:
             failures += self._delete(seen, writes, Ref(KIND, seen.name))
         return tuple(failures)
 
+    def release(self, key: Key, cluster: Object) -> None:
+        """Take the Dask operator's finalizer from the DaskCluster of a job that is gone. Raises Refused."""
+        ref, metadata = ref_of(cluster), cluster["metadata"]
+        others = [name for name in finalizers_of(cluster) if name != DASK_FINALIZER]
+        self._writing().release(ref, key.namespace, metadata["resourceVersion"], others)
+        since = metadata["deletionTimestamp"]
+        log.warning(
+            "%s/%s: the Dask operator has not released DaskCluster %s since %s; released it", *key, ref.name, since
+        )
+
     def _write_status(self, seen: Observed, writes: Writes) -> Failure | None:
         """Write the status with the observed resource version, so that it conflicts if the job was edited since."""
         job = {"name": seen.name, "namespace": seen.namespace}
@@ -77,15 +100,7 @@ class Writer:
             "apiVersion": API_VERSION, "kind": KIND, "metadata": job | version, "status": writes.status
         }  # fmt: skip
         try:
-            try:
-                stored = self._writing().apply(manifest, "status")
-            except Refused as refused:
-                # An older CRD refuses a status as a whole for a field that it does not declare, even by server-side
-                # apply, and even if unknown fields may be dropped.
-                known = without_undeclared(manifest["status"], str(refused))
-                if known is None:
-                    raise
-                stored = self._writing().apply({**manifest, "status": known}, "status")
+            stored = self._apply_status(manifest)
         except Refused as refused:
             if refused.code in (CONFLICT, GONE):
                 raise Outdated from refused
@@ -98,13 +113,29 @@ class Writer:
         log.debug("%s: wrote the status", about)
         return None
 
+    def _apply_status(self, manifest: Manifest) -> Object:
+        """Apply the status, without what an older CRD does not know, and return the stored job.
+
+        Such a CRD refuses the whole status for a field or a type of condition that it does not declare, even by
+        server-side apply, and even if unknown fields may be dropped. It looks at the types once it knows all fields.
+        """
+        while True:
+            try:
+                return self._writing().apply(manifest, "status")
+            except Refused as refused:
+                known = without_undeclared(manifest["status"], str(refused))
+                if known is None or known == manifest["status"]:
+                    raise
+                manifest = {**manifest, "status": known}
+
     def _apply(self, seen: Observed, manifest: Manifest) -> list[Failure]:
         """Create or change a child by server-side apply. Raises Outdated if the child exists although it was not
         observed.
         """
         ref = ref_of(manifest)
+        is_new = ref not in seen.children and ref not in seen.parts
         try:
-            if ref not in seen.children and ref not in seen.parts:
+            if is_new:
                 found = self.api.get(ref, seen.namespace)
                 if found is not None and not is_owned_by(found, seen.uid):
                     return [Failure(ref, 0, "is not this job's")]
@@ -113,7 +144,7 @@ class Writer:
                     raise Outdated
             self.store.update(self._writing().apply(manifest))
         except Refused as refused:
-            return [Failure(ref, refused.code, str(refused))]
+            return [Failure(ref, refused.code, str(refused), "create" if is_new else "change")]
         log.info("%s: %s", heading(seen), applied(seen, manifest))
         return []
 
@@ -125,7 +156,7 @@ class Writer:
         try:
             self._writing().delete(ref, seen.namespace, found["metadata"]["uid"], propagation)
         except Refused as refused:
-            return [Failure(ref, refused.code, str(refused))]
+            return [Failure(ref, refused.code, str(refused), "delete")]
         log.info("%s: %s", heading(seen), deleted(ref, writes.recreated.get(ref)))
         return []
 
@@ -135,8 +166,8 @@ class Writer:
 
 
 def without_undeclared(status: dict[str, Any], refusal: str) -> dict[str, Any] | None:
-    """Return the status without the fields that the API server refused as undeclared; None if the refusal names no
-    field.
+    """Return the status without the fields and types of conditions that the API server refused as undeclared; None if
+    the refusal names none.
 
     The cluster's CRD does not declare them if it is older than the operator.
     """
@@ -144,7 +175,11 @@ def without_undeclared(status: dict[str, Any], refusal: str) -> dict[str, Any] |
     kept: Any = status
     for path in paths:
         kept = _without(kept, path)
-    return kept if paths else None
+    unknown = {int(index) for index in _TYPE.findall(refusal)}
+    if unknown:
+        conditions = [each for index, each in enumerate(kept["conditions"]) if index not in unknown]
+        kept = {**kept, "conditions": conditions}
+    return kept if paths or unknown else None
 
 
 def _without(value: Any, path: list[str]) -> Any:

@@ -10,7 +10,6 @@ import time
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
@@ -89,7 +88,7 @@ class Packed(NamedTuple):
         return body
 
 
-class Summary(NamedTuple):
+class PodSummary(NamedTuple):
     """A pod's resource version and the parts that decisions need, uncompressed: a job may have hundreds of pods."""
 
     version: int
@@ -237,7 +236,7 @@ def version_of(body: Object) -> int:
 def _cached(body: Object) -> Cached:
     """Return the object without fields that no decision needs, so that a thousand jobs fit into memory."""
     if body["kind"] == "Pod":
-        return Summary(version_of(body), _summary(body))
+        return PodSummary(version_of(body), _summary(body))
     metadata: dict[str, Any] = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
     if others := [*_others(body)]:
         metadata["managedFields"] = others
@@ -284,18 +283,27 @@ class Sweep:
     namespaces: Sequence[str] = ()
 
     async def run(self, wake: Callable[[Key], None]) -> None:
-        """Sweep every SWEEP_SECONDS until cancelled, and wake the jobs with missed changes."""
+        """Sweep every SWEEP_SECONDS until cancelled, and wake the jobs with missed changes.
+
+        Each namespace has its own turn: one that is slow or forbidden delays no other.
+        """
+        async with asyncio.TaskGroup() as group:
+            for namespace in self.namespaces or ("",):
+                group.create_task(self._run_in(namespace, wake), name=f"sweep {namespace}")
+
+    async def _run_in(self, namespace: str, wake: Callable[[Key], None]) -> None:
+        where = f" in {namespace}" if namespace else ""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            for kind, namespace in product(JOBS | WATCHED, self.namespaces or ("",)):
+            for kind in JOBS | WATCHED:
                 try:
                     for key in await self.sweep(kind, namespace):
                         log.warning("%s/%s: the watch of %s missed a change, which a list found", *key, kind)
                         wake(key)
                 except (Refused, OSError) as error:
-                    log.warning("cannot list %s: %s", kind, error)
+                    log.warning("cannot list %s%s: %s", kind, where, error)
                 except Exception:
-                    log.exception("the sweep of %s failed", kind)
+                    log.exception("the sweep of %s%s failed", kind, where)
 
     async def sweep(self, kind: str, namespace: str = "") -> list[Key]:
         """Bring the store up to date for one kind, and return the jobs with missed changes."""

@@ -24,6 +24,7 @@ from kubernetes.dynamic.exceptions import DynamicApiError
 from urllib3.exceptions import HTTPError
 
 from batchgrowth_operator.seen.observed import Object, Ref
+from batchgrowth_operator.seen.refusals import is_namespace_end
 
 
 class Kind(NamedTuple):
@@ -83,6 +84,11 @@ GONE = 404
 PAGE = 250
 """Objects per page of a list."""
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+MERGE = "application/merge-patch+json"
+
+TERMINATING = "terminating"
+"""The code that is counted for a write that is refused because its namespace is being deleted."""
 
 Count = Callable[[str, str, str], None]
 """Counts a request; takes its verb, resource and status code."""
@@ -226,15 +232,16 @@ class Api:
     def delete(self, ref: Ref, namespace: str, uid: str, propagation: str) -> None:
         """Delete the object with that uid; do nothing if it is gone or another object has its name."""
         body = {"preconditions": {"uid": uid}, "propagationPolicy": propagation}
-        try:
-            self._send("delete", KINDS[ref.kind], KINDS[ref.kind].path(namespace, ref.name), body=body)
-        except Refused as refused:
-            if refused.code not in (GONE, CONFLICT):
-                raise
+        self._send_if_unchanged("delete", ref, namespace, body=body)
+
+    def release(self, ref: Ref, namespace: str, version: str, finalizers: list[str]) -> None:
+        """Leave the object these finalizers if it still has that version; do nothing if it is gone or has changed."""
+        change = {"metadata": {"resourceVersion": version, "finalizers": finalizers}}
+        self._send_if_unchanged("patch", ref, namespace, body=change, content_type=MERGE)
 
     def warnings(self, namespace: str, uid: str) -> list[dict[str, Any]]:
-        """Return the Warning events about the object with that uid."""
-        about = f"involvedObject.uid={uid},type=Warning"
+        """Return the events about the object with that uid that are not normal: the Dask operator's type is Error."""
+        about = f"involvedObject.uid={uid},type!=Normal"
         items: list[dict[str, Any]] = self._send("get", EVENTS, EVENTS.path(namespace), field_selector=about)["items"]
         return items
 
@@ -245,9 +252,8 @@ class Api:
     def repeat_event(self, namespace: str, name: str, change: Object) -> bool:
         """Change fields of an event; return False if it does not exist."""
         path = EVENTS.path(namespace, name)
-        merge = "application/merge-patch+json"
         try:
-            self._send("patch", EVENTS, path, body=change, content_type=merge, field_manager=names.FIELD_MANAGER)
+            self._send("patch", EVENTS, path, body=change, content_type=MERGE, field_manager=names.FIELD_MANAGER)
         except Refused as refused:
             if refused.code != GONE:
                 raise
@@ -269,6 +275,15 @@ class Api:
         path = LEASES.path(metadata["namespace"], metadata["name"])
         return self._send("put", LEASES, path, timeout_seconds=LEASE_TIMEOUT_SECONDS, body=lease)
 
+    def _send_if_unchanged(self, verb: str, ref: Ref, namespace: str, **options: Any) -> None:
+        """Send a request that names the object's uid or version; do nothing if the object is gone or has another."""
+        kind = KINDS[ref.kind]
+        try:
+            self._send(verb, kind, kind.path(namespace, ref.name), **options)
+        except Refused as refused:
+            if refused.code not in (GONE, CONFLICT):
+                raise
+
     def _get_if_any(self, kind: Kind, path: str, **options: Any) -> dict[str, Any] | None:
         try:
             return self._send("get", kind, path, **options)
@@ -285,8 +300,11 @@ class Api:
         try:
             response = self._dynamic.request(verb, path, serialize=False, _request_timeout=timeout, **options)
         except DynamicApiError as error:
-            self._count(verb, kind.plural, str(error.status))
-            raise Refused(int(error.status), _message(error)) from error
+            message = _message(error)
+            # A namespace's end is no fault on which an alert should fire.
+            code = TERMINATING if is_namespace_end(message) else str(error.status)
+            self._count(verb, kind.plural, code)
+            raise Refused(int(error.status), message) from error
         except HTTPError as error:  # urllib3's own, which is no OSError
             raise ConnectionError(f"{verb} {path}: {error}") from error
         self.clock.correct(response.headers.get("Date"), requested)
@@ -302,6 +320,7 @@ def connect(kubeconfig: Path | None, count: Count) -> Api:
         config.load_kube_config(str(kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call]
     else:
         config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        configuration.proxy = None  # one in the environment is for what is outside of the cluster
     configuration.connection_pool_maxsize = CONNECTIONS
     configuration.retries = False
     return Api(client.ApiClient(configuration), count)

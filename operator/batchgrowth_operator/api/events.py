@@ -41,15 +41,15 @@ PAUSE_SECONDS = 0.05
 PATIENCE = 4
 """Least ratio of that pause to the time that the API server took for the event before."""
 BEHIND_SECONDS = 2.0
-"""Time that an event has waited when later ones of its job and reason are combined with it."""
+"""Age of a waiting event from which later ones of its job and reason are combined with it."""
 RETRY_SECONDS = 5.0
 """Pause after a request without an answer."""
 MOST_WAITING = 5_000
-"""Kinds of events that wait; the oldest that are no warnings make room for others."""
+"""The most kinds of events that wait; when there are more, the oldest are dropped, warnings last."""
 FLUSH_SECONDS = 2.0
-"""Time in which `stop` posts what still waits."""
+"""Time that `stop` allows for posting the events that still wait."""
 MOST_BYTES = 1024
-"""The longest message that the API server takes in an event; of a condition's it counts characters."""
+"""The longest message of an event, which the API server counts in bytes (a condition's in characters)."""
 
 Kind = tuple[str, str]
 """Type and reason of an event."""
@@ -143,8 +143,8 @@ class EventPoster:
     """Posts events in a separate thread, after all other writes: a pass hands events over and does not wait for them.
 
     It posts one event at a time, while this process leads, and pauses longer the slower the API server answers. It
-    combines the waiting events of one job and reason: the newest message stays, with the count of all of them. Warnings
-    come first.
+    combines events of one job and reason if many wait or one has waited long: the newest message stays, with the count
+    of all of them. Warnings come first.
     """
 
     api: Api

@@ -18,6 +18,7 @@ from batchgrowth_operator.api.client import Api, Refused
 from batchgrowth_operator.seen.clock import Clock, seconds_since
 from batchgrowth_operator.seen.observed import (
     Failure,
+    Inquiry,
     Object,
     Observed,
     PutBack,
@@ -29,12 +30,15 @@ from batchgrowth_operator.seen.observed import (
     is_pod_of,
 )
 from batchgrowth_operator.seen.problems import seconds_between_event_reads, unexplained
-from batchgrowth_operator.seen.report import mark_of, news_of
+from batchgrowth_operator.seen.report import mark_of, news_of, text_of
+from batchgrowth_operator.seen.silence import foreign_policies, needs_inquiry
 
 RESYNC_SECONDS = 600
 """Longest time between two passes of a job."""
 SECRET_SECONDS = 30
 """Time between two reads of the Secrets of a job with a cluster, one of which new pods mount."""
+INQUIRY_SECONDS = 30.0
+"""Time between two inquiries about a silent trainer."""
 SETTLED_SECONDS = 300
 """The same while no pod of the job starts: those that run have mounted it. The first new one ends that time."""
 
@@ -57,6 +61,10 @@ class Memory:
     """The newest report, activity and end of the job, each with when this process saw it first."""
     news: int | None = None
     """What the trainer's newest report says besides its position."""
+    last_report: tuple[int, datetime] | None = None
+    """The newest text of the trainer's report, and the API server's time of day at which it was first seen."""
+    inquiry: Inquiry | None = None
+    inquired: float = -math.inf
 
 
 @dataclass(slots=True)
@@ -88,24 +96,38 @@ class Observer:
         uid = job["metadata"]["uid"]
         stored = self.store.children(key)
         children = {ref: body for ref, body in stored.items() if ref.kind != "Pod" and is_owned_by(body, uid)}
+        parts = _parts(children.get(Ref("DaskCluster", names.cluster(key.name))), stored)
+        strangers = {
+            ref: body for ref, body in stored.items() if ref.kind != "Pod" and ref not in children and ref not in parts
+        }
         pods = [body for ref, body in stored.items() if ref.kind == "Pod" and is_pod_of(body, key.name)]
         observed = Observed(
             job=job,
             now=now,
             children=children,
-            parts=_parts(children.get(Ref("DaskCluster", names.cluster(key.name))), stored),
+            parts=parts,
+            strangers=strangers,
             pods=tuple(sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))),
             tls_secrets=self._renewed(key, now, children),
             failures=tuple(failure for failure in failures if failure.ref.kind != KIND),
             put_backs=self._memory(key).put_backs,
+            last_report=self._last_report(key, children.get(_report_ref(key)), now),
             report_age_seconds=self._age(key, "report", mark_of(children.get(_report_ref(key)))),
             active_seconds=self._age(key, "active", active, seconds_since(active, now)),
             ended_seconds=self._age(key, "ended", ended, seconds_since(ended, now)),
         )
+        if needs_inquiry(observed):
+            observed = replace(observed, inquiry=await asyncio.to_thread(self._inquiry, key))
         pending = unexplained(observed, Clock(now))
         if not pending:
             return observed
         return replace(observed, warnings=await asyncio.to_thread(self._warnings, key, pending, now))
+
+    def left_cluster(self, key: Key) -> Object | None:
+        """Return the DaskCluster of a job that is gone."""
+        found = self.store.child(key, Ref("DaskCluster", names.cluster(key.name)))
+        owners = () if found is None else found["metadata"].get("ownerReferences") or ()
+        return found if any(owner.get("kind") == KIND for owner in owners) else None
 
     def note_change(self, key: Key, ref: Ref) -> bool:
         """Note a change as it arrives; return whether it may need a pass soon.
@@ -120,6 +142,7 @@ class Observer:
         if config_map is None or job is None or not is_owned_by(config_map, job["metadata"]["uid"]):
             return True
         self._age(key, "report", mark_of(config_map))
+        self._last_report(key, config_map, self.api.clock.now())
         news = hash(news_of(config_map))
         memory = self._memory(key)
         is_new = news != memory.news
@@ -168,6 +191,37 @@ class Observer:
         elif first_seen[what][0] != mark:
             first_seen[what] = mark, now
         return 0.0 if mark is None else now - first_seen[what][1]
+
+    def _last_report(self, key: Key, config_map: Object | None, now: datetime) -> datetime | None:
+        """Return when this process first saw the newest text of the trainer's report; None before the first one."""
+        text = text_of(config_map)
+        if text is None:
+            return None
+        memory = self._memory(key)
+        mark = hash(text)
+        if memory.last_report is None or memory.last_report[0] != mark:
+            memory.last_report = mark, now
+        return memory.last_report[1]
+
+    def _inquiry(self, key: Key) -> Inquiry:
+        """Return what the API server says about a silent trainer; asked again after a while.
+
+        The trainer's ConfigMap is read too, in case the watch has missed a report.
+        """
+        memory = self._memory(key)
+        if memory.inquiry is None or time.monotonic() - memory.inquired >= INQUIRY_SECONDS:
+            refusal = ""
+            policies: tuple[str, ...] = ()
+            try:
+                found = self.api.get(_report_ref(key), key.namespace)
+                if found is not None:
+                    self.store.refresh(key, found)
+                policies = foreign_policies(self.api.list_of("NetworkPolicy", key.namespace), key.name)
+            except (Refused, OSError) as error:
+                refusal = str(error)
+            memory.inquiry = Inquiry(refusal=refusal, policies=policies)
+            memory.inquired = time.monotonic()
+        return memory.inquiry
 
     def _renewed(self, key: Key, now: datetime, children: Mapping[Ref, Object]) -> TlsSecrets | None:
         """Return what to write to the Secrets. The result is kept until the Secrets are read again or change."""

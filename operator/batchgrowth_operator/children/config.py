@@ -26,7 +26,7 @@ def owned(s: Situation, role: str, manifest: Manifest, inputs: Any = None) -> Ma
         s: The job's situation.
         role: What the child is for; its label.
         manifest: The child with its name and annotations as its only metadata. It is changed in place.
-        inputs: What the child was made from, if it cannot be changed: another digest of it recreates the child.
+        inputs: What the child was made from, if the child cannot be changed in place: other inputs recreate it.
     """
     metadata = manifest["metadata"]
     metadata["namespace"] = s.seen.namespace
@@ -88,12 +88,19 @@ def progress_config_map(s: Situation) -> Manifest:
     operator would take its reports for old ones.
     """
     known = s.report or s.previous.trainer_status
+    last = 0
+    if s.awaited_start is not None:
+        last = s.awaited_start - 1
+    elif known is not None and known.start:
+        last = known.start
+        if s.is_report_awaited:
+            last -= 1  # the status has the number of the next start
     manifest = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
             "name": names.progress(s.seen.name),
-            "annotations": {names.LAST_START: str(known.start)} if known and known.start else {},
+            "annotations": {names.LAST_START: str(last)} if last or s.is_report_awaited else {},
         },
     }
     return owned(s, "progress", manifest)

@@ -1,4 +1,4 @@
-"""Drift: whether a child still matches its manifest."""
+"""Drift: whether a child still matches its manifest. (Whether its inputs changed: `has_other_inputs` in pods.py.)"""
 
 import hashlib
 import json

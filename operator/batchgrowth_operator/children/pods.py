@@ -1,12 +1,13 @@
 """Parts that the pods of trainer, workers and scheduler share: image, TLS, security, volumes and environment."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from batchgrowth import names
-from batchgrowth.contract.environment import DASK
-from batchgrowth.manifest.pod_limits import RESTRICTED_CONTAINER, RESTRICTED_POD
+from batchgrowth.contract.environment import DASK, HASH_SEED
+from batchgrowth.manifest.pod_limits import IDENTITY, RESTRICTED_CONTAINER, RESTRICTED_POD
 from batchgrowth.spec import JobSpec
+from batchgrowth.spec.all_pods import overlay_of, plain_pods
 from batchgrowth.spec.pods import SOURCE_FOLDER, SOURCE_VOLUME, merged, plain
 
 from batchgrowth_operator.children.drift import digest
@@ -21,6 +22,8 @@ DASHBOARD_PORT = 8787
 HEALTH_PORT = 8788
 METRICS_PORT = 9090
 
+NAME_OF_USER = {"name": "USER", "value": "batchgrowth"}
+"""A platform's user has no name, which Python's `getpass` and the folders of torch's caches look for."""
 TMP = {"name": "tmp", "emptyDir": {}}
 SHARED_MEMORY = {"name": "shared-memory", "emptyDir": {"medium": "Memory"}}
 """Loaders hand examples over through it; container runtimes give a container 64 MiB. It counts as its memory."""
@@ -32,13 +35,29 @@ MOUNTS = [
 
 
 def image(s: Situation) -> str:
-    """Return spec.image, or else the image with which training began, so that an upgrade does not change it midway."""
-    if s.spec.image is not None:
-        return s.spec.image
+    """Return spec.image, or else the job's default image."""
+    return _default_image(s) if s.spec.image is None else s.spec.image
+
+
+def image_origin(s: Situation) -> dict[str, str]:
+    """Return the annotation of a child whose image is spec.image; without one, its image is the job's default."""
+    return {} if s.spec.image is None else {names.DEFAULT_IMAGE: _default_image(s)}
+
+
+def _default_image(s: Situation) -> str:
+    """Return the image of a job without spec.image: the one with which training began, so that an upgrade of the
+    operator does not change it midway.
+    """
     child = s.seen.trainer or s.seen.workers
-    if not s.update or child is None:
+    has_begun = s.update or s.previous.history
+    if not has_begun or child is None:
         return s.defaults.image
-    return str(child["spec"]["template"]["spec"]["containers"][0]["image"])
+    known = annotations_of(child).get(names.DEFAULT_IMAGE)
+    if known:
+        return known
+    found = str(child["spec"]["template"]["spec"]["containers"][0]["image"])
+    # An earlier operator made the child and did not note what its image replaced.
+    return s.defaults.image if found == s.spec.image else found
 
 
 def image_inputs(s: Situation) -> dict[str, Any]:
@@ -60,12 +79,12 @@ def has_other_inputs(found: Object, manifest: Manifest) -> bool:
     if wanted is None or annotations_of(found).get(names.INPUTS, wanted) == wanted:
         return False
     spec = found["spec"]
-    template = spec.get("template") or {}
-    # A Job's pod template, which cannot be edited, names the digest if users added parts to the pod.
+    template = spec.get("template") or spec["scheduler"]
+    # The pod template names the digest if users added parts to the pod.
     told = annotations_of(template).get(names.INPUTS) if "metadata" in template else None
     if told:
         return told != wanted
-    pod = (template or spec["scheduler"])["spec"]
+    pod = template["spec"]
     [first, *_] = pod.get("containers") or [{}]
     inputs = {
         "image": first.get("image"),
@@ -101,11 +120,38 @@ def pod_spec(
         "containers": containers,
         "volumes": [*volumes, TMP],
         "securityContext": RESTRICTED_POD,
+        # Else every Service of the namespace would be in the pod's environment, those of other jobs too.
+        "enableServiceLinks": False,
         **parts,
     }
+    if not s.defaults.fixed_user:
+        pod["securityContext"] = {name: part for name, part in RESTRICTED_POD.items() if name not in IDENTITY}
+        pod["containers"] = [container | {"env": [*container.get("env", ()), NAME_OF_USER]} for container in containers]
     if s.spec.image_pull_secrets:
         pod["imagePullSecrets"] = [{"name": secret.name} for secret in s.spec.image_pull_secrets]
     return pod
+
+
+def shared_inputs(s: Situation) -> dict[str, Any]:
+    """Return the job's own spec.pods, whose change recreates pods; another default of the chart recreates none."""
+    given = plain_pods(s.spec.pods)
+    return {"pods": given} if given else {}
+
+
+def shared_parts(s: Situation) -> dict[str, Any]:
+    """Return what all pods of the job have in common: spec.pods over the chart's defaults."""
+    parts: dict[str, Any] = merged(s.defaults.job_pods, plain_pods(s.spec.pods))
+    return parts
+
+
+def with_shared_parts(s: Situation, template: dict[str, Any]) -> dict[str, Any]:
+    """Return the pod template after merging into it what all pods of the job have in common."""
+    parts = shared_parts(s)
+    if not parts:
+        return template
+    [container] = template["spec"]["containers"]
+    result: dict[str, Any] = merged(template, overlay_of(parts, container["name"]))
+    return result
 
 
 def liveness_probe(path: str, port: str) -> dict[str, Any]:
@@ -124,8 +170,10 @@ def liveness_probe(path: str, port: str) -> dict[str, Any]:
     }
 
 
-def files_volume(s: Situation, *, with_plan: bool) -> dict[str, Any]:
-    """Return the volume at /etc/batchgrowth: the certificates below tls, and `with_plan` the job and its plan."""
+def files_volume(s: Situation, *, with_plan: bool, more: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    """Return the volume at /etc/batchgrowth: the certificates below tls, `with_plan` the job and its plan, and more
+    sources.
+    """
     certificates = {
         "name": names.tls(s.seen.name),
         "items": [
@@ -144,6 +192,7 @@ def files_volume(s: Situation, *, with_plan: bool) -> dict[str, Any]:
     sources: list[dict[str, Any]] = [{"secret": certificates}]
     if with_plan:
         sources.append({"configMap": plan})
+    sources += more
     return {"name": "batchgrowth", "projected": {"defaultMode": READ_BY_GROUP, "sources": sources}}
 
 
@@ -153,8 +202,8 @@ def environment(**values: str) -> list[dict[str, Any]]:
 
 
 def dask_environment() -> list[dict[str, Any]]:
-    """Return environment variables: a writable HOME, TLS as the only protocol of Dask in every role, and Dask's other
-    settings.
+    """Return environment variables: a writable HOME, the order of sets, TLS as the only protocol of Dask in every role,
+    and Dask's other settings.
 
     HOME is a path inside the container.
     """
@@ -164,6 +213,7 @@ def dask_environment() -> list[dict[str, Any]]:
     settings = {f"DASK_{key.upper().replace('.', '__').replace('-', '_')}": str(value) for key, value in DASK.items()}
     return environment(
         HOME="/tmp",  # noqa: S108
+        PYTHONHASHSEED=HASH_SEED,
         DASK_DISTRIBUTED__COMM__DEFAULT_SCHEME="tls",
         DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION="true",
         DASK_DISTRIBUTED__COMM__TLS__CA_FILE=f"{FILES}/tls/ca.crt",

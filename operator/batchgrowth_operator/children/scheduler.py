@@ -3,11 +3,13 @@
 The Dask operator makes its parts, a Deployment and a Service, and this file says when to ask for them again.
 """
 
-from typing import NamedTuple
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from batchgrowth import names
 
 from batchgrowth_operator.children.config import owned
+from batchgrowth_operator.children.drift import digest
 from batchgrowth_operator.children.pods import (
     DASHBOARD_PORT,
     MOUNTS,
@@ -18,10 +20,21 @@ from batchgrowth_operator.children.pods import (
     image_inputs,
     liveness_probe,
     pod_spec,
+    shared_inputs,
+    shared_parts,
+    with_shared_parts,
 )
 from batchgrowth_operator.children.workers import last_nudge
-from batchgrowth_operator.seen.clock import Clock, seconds_until, timestamp_ms
-from batchgrowth_operator.seen.observed import Manifest, Observed, Ref, annotations_of
+from batchgrowth_operator.seen.clock import Clock, seconds_since, seconds_until, timestamp_ms
+from batchgrowth_operator.seen.observed import (
+    Manifest,
+    Object,
+    Observed,
+    Ref,
+    annotations_of,
+    finalizers_of,
+    is_terminating,
+)
 from batchgrowth_operator.seen.situation import Situation
 
 DASK = "kubernetes.dask.org/v1"
@@ -33,6 +46,10 @@ HTTP = "http-dashboard"
 SETTLED_AFTER_SECONDS = 20.0
 """Time for the Dask operator to create the parts of a new DaskCluster and for the watch to report them, and time for
 which a part must be missing after that."""
+RELEASED_AFTER_SECONDS = 15.0
+"""Time for the Dask operator to release a DaskCluster that is being deleted, which it does at once if it works."""
+DASK_FINALIZER = "kopf.zalando.org/KopfFinalizerMarker"
+"""The finalizer that the Dask operator puts on a DaskCluster, because a timer of it looks at each."""
 CREATE_PARTS = "Created"
 """The one phase in which the Dask operator creates the missing parts of a DaskCluster."""
 
@@ -53,10 +70,15 @@ def dask_cluster(s: Situation) -> Manifest:
         # Not the TLS port: the scheduler would log a failed handshake every second.
         livenessProbe=liveness_probe("/health", HTTP),
         readinessProbe={"httpGet": {"path": "/health", "port": HTTP}, "periodSeconds": 1},
-        resources={"requests": {"cpu": "100m", "memory": "256Mi"}},
+        resources=dict(s.defaults.scheduler_resources),
         volumeMounts=MOUNTS,
     )
     pod = pod_spec(s, [scheduler], [files_volume(s, with_plan=False)], automountServiceAccountToken=False)
+    inputs = image_inputs(s) | shared_inputs(s)
+    template: dict[str, Any] = {"spec": pod}
+    if shared_parts(s):  # the pod does not show who gave which part, so that it names the digest
+        metadata = {"annotations": {names.INPUTS: digest(inputs)}}
+        template = with_shared_parts(s, {"metadata": metadata, "spec": pod})
     service = {
         "type": "ClusterIP",
         "selector": {"dask.org/cluster-name": names.cluster(s.seen.name), "dask.org/component": "scheduler"},
@@ -74,16 +96,28 @@ def dask_cluster(s: Situation) -> Manifest:
             "annotations": {names.PARTS_MISSING: missing.since} if missing else {},
         },
         "spec": {
-            "scheduler": {"spec": pod, "service": service},
+            "scheduler": {**template, "service": service},
             # The schema of a DaskCluster requires workers; the job's own are a Deployment: children/workers.py.
             "worker": {"replicas": 0, "spec": {"containers": [container(s, "worker", ["dask", "worker"])]}},
         },
     }
-    manifest = owned(s, "scheduler", manifest, image_inputs(s))
+    manifest = owned(s, "scheduler", manifest, inputs)
     # After `owned`, because this request must not change the digest by which drift is found.
     if missing is not None and missing.are_requested:
         manifest["status"] = {"phase": CREATE_PARTS}
     return manifest
+
+
+def seconds_to_release(cluster: Object, now: datetime) -> float | None:
+    """Return the seconds until the operator releases a DaskCluster whose job is gone; None if nothing holds it.
+
+    The Dask operator does not release one if it is gone itself, or if it waits for a part that it cannot make because
+    the namespace is being deleted. The namespace would then stay for good. The finalizer protects nothing: the parts
+    are deleted with their owner.
+    """
+    if not is_terminating(cluster) or DASK_FINALIZER not in finalizers_of(cluster):
+        return None
+    return max(0.0, RELEASED_AFTER_SECONDS - seconds_since(cluster["metadata"]["deletionTimestamp"], now))
 
 
 class MissingParts(NamedTuple):

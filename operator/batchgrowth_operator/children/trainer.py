@@ -8,6 +8,7 @@ from batchgrowth.errors import ClusterError, Interrupted
 from batchgrowth_operator.children.config import owned
 from batchgrowth_operator.children.drift import digest
 from batchgrowth_operator.children.pods import (
+    FILES,
     METRICS_PORT,
     MOUNTS,
     container,
@@ -15,18 +16,23 @@ from batchgrowth_operator.children.pods import (
     environment,
     files_volume,
     image_inputs,
+    image_origin,
     liveness_probe,
     own_parts,
     pod_spec,
     scheduler_address,
+    shared_inputs,
+    shared_parts,
     with_own_parts,
+    with_shared_parts,
 )
 from batchgrowth_operator.seen.observed import TRAINER, Manifest
 from batchgrowth_operator.seen.outcome import REASONS, restarts_before
 from batchgrowth_operator.seen.situation import Situation
-from batchgrowth_operator.seen.storage import STORE_VARIABLE, VOLUME
+from batchgrowth_operator.seen.storage import CA_FOLDER, CA_VARIABLE, STORE_VARIABLE, VOLUME
 
 CHECKPOINTS = "/checkpoints"
+DEFAULT_CA_FOLDER = f"{FILES}/default-ca"
 GRACE_SECONDS = 120
 """Time for the trainer to write a checkpoint after SIGTERM."""
 
@@ -40,9 +46,9 @@ def trainer_job(s: Situation, *, suspend: bool) -> Manifest:
     before = s.previous.restarts if existing is None else restarts_before(existing)
     kept = s.spec.checkpoint
     own = own_parts(s.spec)
-    inputs = image_inputs(s) | {"claim": s.storage.claim or None}
+    inputs = image_inputs(s) | {"claim": s.storage.claim or None} | shared_inputs(s)
     if kept.uri and s.storage.is_kept:  # absent without a store, so that an upgrade of the operator restarts no trainer
-        inputs["store"] = [kept.uri, kept.secret_name]
+        inputs["store"] = [kept.uri, kept.secret_name, *filter(None, [kept.ca_config_map])]
     if own:
         inputs["own"] = own
 
@@ -52,8 +58,16 @@ def trainer_job(s: Situation, *, suspend: bool) -> Manifest:
         BATCHGROWTH_PROGRESS_CONFIGMAP=names.progress(s.seen.name),
         BATCHGROWTH_SCHEDULER=scheduler_address(s),
     )
+    files: list[dict[str, Any]] = []
     if kept.uri:
         variables += environment(**{STORE_VARIABLE: kept.uri})
+        ca = kept.ca_config_map or s.defaults.ca_config_map
+        if ca:
+            # An administrator's is no input, because a change of it must restart no trainer.
+            path = f"{CA_FOLDER}/{ca}.crt" if kept.ca_config_map else f"{DEFAULT_CA_FOLDER}/{ca}.crt"
+            variables += environment(**{CA_VARIABLE: path})
+            items = [{"key": "ca.crt", "path": path.removeprefix(f"{FILES}/")}]
+            files.append({"configMap": {"name": ca, "items": items}})
     trainer = container(
         s,
         TRAINER,
@@ -72,22 +86,29 @@ def trainer_job(s: Situation, *, suspend: bool) -> Manifest:
     pod = pod_spec(
         s,
         [trainer],
-        [files_volume(s, with_plan=True), checkpoints],
+        [files_volume(s, with_plan=True, more=files), checkpoints],
         restartPolicy="Never",
         serviceAccountName=names.trainer(s.seen.name),
         automountServiceAccountToken=True,
         terminationGracePeriodSeconds=GRACE_SECONDS,
     )
-    annotations = {"prometheus.io/scrape": "true", "prometheus.io/port": str(METRICS_PORT)}
-    if own:  # which the API server fills in, so that the pods no longer show what was given
+    annotations = {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": str(METRICS_PORT),
+        names.EPOCHS: str(s.spec.epochs),  # `epochs_of` reads it
+    }
+    if own or shared_parts(s):  # the API server fills in defaults there, so the pods no longer show what was given
         annotations[names.INPUTS] = digest(inputs)
+    template = {"metadata": {"labels": names.labels(s.seen.name, TRAINER), "annotations": annotations}, "spec": pod}
+    template = with_shared_parts(s, template)
+    template |= {"spec": with_own_parts(own, template["spec"])}
 
     manifest: Manifest = {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
             "name": names.trainer(s.seen.name),
-            "annotations": {names.RESTARTS_BEFORE: str(before)} if before else {},
+            "annotations": image_origin(s) | ({names.RESTARTS_BEFORE: str(before)} if before else {}),
         },
         "spec": {
             "suspend": suspend,
@@ -106,10 +127,7 @@ def trainer_job(s: Situation, *, suspend: bool) -> Manifest:
                     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
                 ]
             },
-            "template": {
-                "metadata": {"labels": names.labels(s.seen.name, TRAINER), "annotations": annotations},
-                "spec": with_own_parts(own, pod),
-            },
+            "template": template,
         },
     }
     manifest = owned(s, TRAINER, manifest, inputs)

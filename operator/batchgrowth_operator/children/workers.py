@@ -20,12 +20,14 @@ from batchgrowth_operator.children.pods import (
     dask_environment,
     environment,
     files_volume,
+    image_origin,
     less_requested,
     liveness_probe,
     own_parts,
     pod_spec,
     scheduler_address,
     with_own_parts,
+    with_shared_parts,
 )
 from batchgrowth_operator.seen.clock import Clock, timestamp
 from batchgrowth_operator.seen.observed import Manifest, Object
@@ -39,7 +41,9 @@ NUDGE_SECONDS = 30
 
 
 def worker_template(s: Situation) -> dict[str, Any]:
-    """Return the workers' pod template: ours, below the spec's parts for all pods, below the user's template."""
+    """Return the workers' pod template: ours, below spec.pods, the spec's parts for trainer and workers, and the user's
+    template.
+    """
     command = ["dask", "worker", scheduler_address(s), "--protocol", "tls", "--no-nanny", "--nthreads", "1"]
     command += ["--name", "$(POD_NAME)", "--memory-limit", "0", "--local-directory", "/tmp"]  # noqa: S108
     # The preload imports torch before the worker registers.
@@ -72,10 +76,8 @@ def worker_template(s: Situation) -> dict[str, Any]:
     )
     if s.spec.service_account_name:
         pod["serviceAccountName"] = s.spec.service_account_name
-    ours = {
-        "metadata": {"labels": names.labels(s.seen.name, CONTAINER)},
-        "spec": with_own_parts(own_parts(s.spec), pod),
-    }
+    ours = with_shared_parts(s, {"metadata": {"labels": names.labels(s.seen.name, CONTAINER)}, "spec": pod})
+    ours |= {"spec": with_own_parts(own_parts(s.spec), ours["spec"])}
     template: dict[str, Any] = merged(ours, given)
     return template
 
@@ -88,7 +90,7 @@ def worker_deployment(s: Situation, template: dict[str, Any], replicas: int) -> 
         "kind": "Deployment",
         "metadata": {
             "name": names.workers(s.seen.name),
-            "annotations": {names.RETRIED: nudge} if nudge else {},
+            "annotations": image_origin(s) | ({names.RETRIED: nudge} if nudge else {}),
         },
         "spec": {
             "replicas": replicas,

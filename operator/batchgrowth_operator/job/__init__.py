@@ -1,1 +1,1 @@
-"""Decides what one pass writes. Pure: no clock, no API, no kopf."""
+"""Decides what one pass writes. Pure: each rule gets the time as a `Clock`; no API, no kopf."""

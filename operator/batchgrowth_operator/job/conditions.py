@@ -3,26 +3,30 @@
 What keeps pods from running, such as a pod that is refused, is found in seen/problems.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from batchgrowth.contract.progress import Progress
 
 from batchgrowth_operator.children.drift import is_smaller
-from batchgrowth_operator.job.contention import Contention
+from batchgrowth_operator.job.contested import DELETED, SUSPENDED, Contention, suspender
 from batchgrowth_operator.job.workforce import Workforce
-from batchgrowth_operator.seen.observed import CLAIM, Object, condition, is_owned_by
+from batchgrowth_operator.seen.clock import timestamp
+from batchgrowth_operator.seen.observed import CLAIM, TRAINER, Object, condition, is_owned_by
 from batchgrowth_operator.seen.outcome import last_exit, num_retries, truncated
-from batchgrowth_operator.seen.problems import trainer_problem
+from batchgrowth_operator.seen.problems import trainer_problem, unanswering
+from batchgrowth_operator.seen.silence import SILENT_AFTER_SECONDS, findings, is_silent, waits_long
 from batchgrowth_operator.seen.situation import Mode, Situation
 from batchgrowth_operator.seen.storage import class_of, size_of
-from batchgrowth_operator.seen.trainer_pods import is_between_pods, is_replaceable, unreachable_pods
+from batchgrowth_operator.seen.trainer_pods import is_between_pods, is_cut_off, is_replaceable, unreachable_pods
 
 DEGRADED_AFTER_SECONDS = 10
 """Least time that workers are missing before a job counts as degraded."""
 STALLED_AFTER_SECONDS = 120
 STALLED_AFTER_UPDATES = 20
 """Time in updates after which a job counts as stalled, but at least STALLED_AFTER_SECONDS."""
+FIRST_UPDATE_SECONDS = 600
+"""Time after which a ready trainer without an update counts as stalled; loading a workload may take minutes."""
 CLUSTER_KINDS = ("DaskCluster", "Deployment")
 """Kinds of children that a suspended job does not have."""
 PODS_NOT_ALLOWED = "PodsNotAllowed"
@@ -39,7 +43,12 @@ AWAITED = (
 STARTS_OVER = "The trainer starts over, since nothing keeps its checkpoints"
 REMEDIES = {
     ("Deployment", "spec.replicas"): "Remove the HorizontalPodAutoscaler from the Deployment; an autoscaler of the job "
-    "itself sets spec.workers.maximum."
+    "itself sets spec.workers.maximum.",
+    (
+        "Job",
+        SUSPENDED,
+    ): "Admit the Job there, or exempt objects with the label batchgrowth.dev/job; to pause a job, set "
+    "spec.suspend of the BatchGrowthJob.",
 }
 """What would end a fight over that field of that kind."""
 
@@ -51,6 +60,8 @@ class Verdict(NamedTuple):
     reason: str
     message: str
 
+
+SETTLED = Verdict("False", "Settled", "The operator waits for nothing.")
 
 Rule = Callable[[Situation, Workforce], Verdict]
 
@@ -66,7 +77,7 @@ def accepted(s: Situation, w: Workforce) -> Verdict:
     """Say whether the job is accepted: a job with a plan is, unless its pods exceed the limits."""
     if w.refused is not None:
         return Verdict("False", PODS_NOT_ALLOWED, truncated(str(w.refused)))
-    remarks = _storage_remark(s)
+    remarks = _plan_remark(s) + _storage_remark(s)
     if s.stored.unknown:
         unknown = ", ".join(s.stored.unknown)
         remarks = f"{remarks} This version of the operator ignores what it does not know: {unknown}."[:768]
@@ -75,6 +86,17 @@ def accepted(s: Situation, w: Workforce) -> Verdict:
         return Verdict("True", "PlanMade", f"{batch}; at most {counted(s.undecided.updates, 'update')}.{remarks}")
     plan = f"The plan has {counted(len(s.undecided.stages), 'stage')} and {counted(s.undecided.updates, 'update')}."
     return Verdict("True", "PlanMade", f"{plan}{remarks}")
+
+
+def _plan_remark(s: Situation) -> str:
+    """Return a sentence, after a space, about what the plan cannot give; `batchgrowth check` tells all of it."""
+    if not s.remarks:
+        return ""
+    first = s.remarks[0]
+    also = ""
+    if len(s.remarks) > 1:
+        also = f" `batchgrowth check` has {counted(len(s.remarks) - 1, 'more note')}."
+    return f" Note: {first}.{also}"
 
 
 def _storage_remark(s: Situation) -> str:
@@ -98,12 +120,16 @@ def _storage_remark(s: Situation) -> str:
 
 def cluster_ready(s: Situation, w: Workforce) -> Verdict:
     """Say whether the scheduler is ready and the stage's workers have joined, or the problem that prevents it."""
-    if s.mode is not Mode.ACTIVE and not s.seen.failures:
+    if s.held_back is not None:
+        return Verdict("False", *s.held_back)
+    if s.mode is not Mode.ACTIVE:
         return Verdict("False", "Released", f"The job is {s.mode.value}.")
-    if w.ready >= w.desired and s.seen.is_scheduler_ready and not s.seen.failures:
+    if w.ready >= w.desired and s.seen.is_scheduler_ready:
         return Verdict("True", "AllWorkersJoined", f"The scheduler is ready and {counted(w.desired, 'worker')} joined.")
     if s.cluster_problem is not None:
         return Verdict("False", *s.cluster_problem)
+    if not s.seen.is_scheduler_ready and s.is_reporting:
+        return Verdict("False", "WaitingForScheduler", "The scheduler is not ready, though updates go on.")
     if not s.seen.is_scheduler_ready:
         return Verdict("False", "WaitingForScheduler", "The scheduler is starting.")
     return Verdict("False", "WaitingForWorkers", _joined(w))
@@ -117,10 +143,15 @@ def training(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
         return Verdict("False", "Paused", "The job is suspended.")
     status = (s.seen.trainer or {}).get("status") or {}
     if not status.get("ready", 0):
+        holder = suspender(s.seen)
+        if holder:
+            return Verdict("False", "TrainerSuspended", holder)
         problem = trainer_problem(s.seen, s.clock)
         if problem is not None:
             return Verdict("False", *problem)
         unreachable = unreachable_pods(s.seen, s.clock)
+        if unreachable and s.is_reporting:  # it trains, whatever Kubernetes knows of its node
+            return Verdict("True", "UpdatesCommitted", "The trainer commits updates.")
         if unreachable:
             return _unreachable(s, unreachable)
         # A Job counts failures alone.
@@ -131,7 +162,7 @@ def training(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
             cause = last_exit(s.seen)
             restart += f": {cause}" if cause else "."
             return Verdict("False", "TrainerRestarting", truncated(restart))
-    if s.update:
+    if s.update and not s.is_report_awaited:
         return Verdict("True", "UpdatesCommitted", "The trainer commits updates.")
     cause = last_exit(s.seen)
     before = f"; the last one ended with {cause}" if cause else "."
@@ -159,7 +190,12 @@ def resizing(s: Situation, w: Workforce) -> Verdict:
     if s.mode is not Mode.ACTIVE:
         return Verdict("False", "AtTarget", "No workers are being added or removed.")
     if w.ready < w.requested:
-        return Verdict("True", "ScalingUp", f"Requested {counted(w.requested, 'worker')}; {w.ready} joined so far.")
+        so_far = f"Requested {counted(w.requested, 'worker')}; {w.ready} joined so far."
+        # The workers of the next stage are requested while ClusterReady tells that the current stage has its own.
+        if s.workers_problem is not None and w.ready >= w.desired:
+            reason, why = s.workers_problem
+            return Verdict("True", reason, truncated(f"{so_far} {why}"))
+        return Verdict("True", "ScalingUp", so_far)
     if w.ready > w.requested:
         return Verdict("True", "ScalingDown", f"Removing {w.ready - w.requested} of {counted(w.ready, 'worker')}.")
     if w.ready == 1:
@@ -171,6 +207,9 @@ def degraded(s: Situation, w: Workforce) -> Verdict:
     """Say whether workers of the stage have been missing for a while, or a worker's arithmetic differs."""
     if s.mode is Mode.ACTIVE and s.report is not None and s.report.differing:
         return Verdict("True", "ArithmeticDiffers", truncated(f"{_differing(s, s.report)} {_joined(w)}"))
+    cut_off = [pod for pod in s.seen.pods if is_cut_off(pod)]
+    if s.mode is Mode.ACTIVE and s.is_reporting and cut_off:
+        return Verdict("True", "NodeUnreachable", truncated(f"Updates go on. {unanswering(cut_off)}"))
     limit = max(s.spec.workers.wait_seconds, DEGRADED_AFTER_SECONDS)
     if s.mode is Mode.ACTIVE and s.update and w.ready < w.desired:
         ready = condition(s.previous, "ClusterReady")
@@ -201,15 +240,39 @@ def _joined(w: Workforce) -> str:
 
 
 def stalled(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
-    """Say whether the trainer has stopped reporting progress; unknown if the report cannot come from this job."""
+    """Say whether the trainer has stopped reporting progress, or the job failed; unknown if the report cannot come from
+    this job.
+    """
+    if s.outcome is not None and not s.outcome.succeeded:
+        return Verdict("True", "JobFailed", s.outcome.message)
     if s.misfit and s.mode is Mode.ACTIVE:
         return Verdict("Unknown", "ReportRefused", f"The trainer's report is not used: {s.misfit}."[:1024])
-    if s.mode is Mode.ACTIVE and s.report is not None and s.report.seconds_per_update is not None:
+    if s.mode is not Mode.ACTIVE:
+        return Verdict("False", "ProgressSeen", "No update is overdue.")
+    if is_silent(s.seen, s.clock):
+        since = f"The trainer has reported nothing since {timestamp(s.seen.last_report or s.seen.now)}."
+        return Verdict("True", "ReportsStopped", f"{since} {findings(s.seen)}"[:1024])
+    if waits_long(s.seen, s.report, s.clock) and s.report is not None:
+        since = f"No update was committed for {SILENT_AFTER_SECONDS:.0f} s. The trainer waits for"
+        return Verdict("True", "NoProgress", f"{since} {s.report.waiting_for}. {findings(s.seen)}"[:1024])
+    if s.report is not None and s.report.seconds_per_update is not None and not s.is_report_awaited:
         limit = max(STALLED_AFTER_SECONDS, STALLED_AFTER_UPDATES * s.report.seconds_per_update)
         if s.clock.reached(s.report_age_seconds, limit):
-            cause = f" The trainer waits for {s.report.waiting_for}." if s.report.waiting_for else ""
-            return Verdict("True", "NoProgress", f"No update was committed for {limit:.0f} s.{cause}"[:1024])
+            return Verdict("True", "NoProgress", f"No update was committed for {limit:.0f} s.")
+    elif _waits_for_its_first_update(s):
+        minutes = FIRST_UPDATE_SECONDS // 60
+        return Verdict("True", "NoProgress", f"The trainer has run for {minutes} minutes without an update.")
     return Verdict("False", "ProgressSeen", "No update is overdue.")
+
+
+def _waits_for_its_first_update(s: Situation) -> bool:
+    """Return whether a trainer that has reported no update yet has been ready for FIRST_UPDATE_SECONDS."""
+    since = None
+    for pod in s.seen.pods_of(TRAINER):
+        for one in (pod.get("status") or {}).get("conditions") or ():
+            if (one.get("type"), one.get("status")) == ("Ready", "True"):
+                since = one.get("lastTransitionTime")
+    return s.clock.passed(since, FIRST_UPDATE_SECONDS)
 
 
 def suspended(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
@@ -248,6 +311,26 @@ RULES: dict[str, Rule] = {
 }
 
 
+def restated(s: Situation, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
+    """Return the conditions that tools of others read, derived from the verdicts that the status shows."""
+    over = ("InProgress", "The job is not over.")
+    succeeded = verdicts["Succeeded"]
+    if succeeded.status != "Unknown":
+        over = ("TrainingDone" if succeeded.status == "True" else "JobFailed", succeeded.message)
+    reconciling = SETTLED
+    if s.mode is Mode.ACTIVE and verdicts["Training"].status != "True":
+        reconciling = Verdict(
+            "True", "TrainingAwaited", "No update was committed yet; the condition Training says why."
+        )
+    elif verdicts["Suspended"].status == "Unknown":
+        reconciling = Verdict("True", "SuspensionAwaited", "The condition Suspended says what is yet to go.")
+    return {
+        "Complete": Verdict(str(over[0] == "TrainingDone"), *over),
+        "Failed": Verdict(str(over[0] == "JobFailed"), *over),
+        "Reconciling": reconciling,
+    }
+
+
 def contested(contention: Contention) -> Verdict:
     """Say whether another process keeps changing a field of a child."""
     fights = contention.fights
@@ -255,8 +338,15 @@ def contested(contention: Contention) -> Verdict:
         return Verdict("False", "ChildrenKept", "No field is changed again and again.")
     (kind, name), put_back = next(iter(fights.items()))
     field = max(put_back.rounds, key=lambda field: put_back.rounds[field])
-    by = f"{put_back.manager} changes" if put_back.manager else "A webhook or another controller changes"
     others = f" So it is with {counted(len(fights) - 1, 'other object')}." if len(fights) > 1 else ""
+    if field == DELETED:
+        text = (
+            f"Another process deletes the {kind} {name} again and again; the operator makes it again ever less often. "
+            "The API server's audit log names the process. Stop it, or exempt objects with the label "
+            "batchgrowth.dev/job."
+        )
+        return Verdict("True", "ChildDeleted", truncated(f"{text}{others}"))
+    by = f"{put_back.manager} changes" if put_back.manager else "A webhook or another controller changes"
     remedy = REMEDIES.get(
         (kind, field), "Remove what changes it, or exempt objects with the label batchgrowth.dev/job."
     )

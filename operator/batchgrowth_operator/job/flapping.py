@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from batchgrowth.contract.status import Condition, FlappingCondition, FlappingStatus
+from batchgrowth.contract.status import FLAPPING, HELD_UP, Condition, FlappingCondition, FlappingStatus
 
 from batchgrowth_operator.job.conditions import Verdict
 from batchgrowth_operator.job.workforce import Workforce
@@ -37,7 +37,7 @@ class Steadied:
 
 @dataclass(frozen=True, slots=True)
 class ShownCondition:
-    """One condition as the status shows it, and its recent turns; None if it has not turned lately."""
+    """One condition as the status shows it; `turns` are its recent transitions, None if there were none lately."""
 
     verdict: Verdict
     turns: FlappingCondition | None
@@ -61,6 +61,8 @@ def steadied(s: Situation, w: Workforce, verdicts: Mapping[str, Verdict]) -> Ste
         verdict = verdicts[kind]
         before = stored.get(kind)
         turns = turned.get(kind)
+        if before is not None and _is_of_a_pod_that_is_gone(s, before):
+            turns = None  # what flapped is no more
         if before is not None and turns is not None and is_held(s.previous, kind):
             held[kind] = ShownCondition(Verdict(before.status, before.reason, before.message), turns)
             shown[kind] = _held(s, held[kind], turns, verdict)
@@ -111,7 +113,16 @@ def _held(s: Situation, stored: ShownCondition, turns: FlappingCondition, verdic
         return ShownCondition(verdict, None)
     if turns.good_time is None:
         turns = turns.model_copy(update={"good_time": good_time})
-    return ShownCondition(stored.verdict, turns)
+    minutes = round(CALM_SECONDS / 60)
+    calm = f"{verdict.message} It is good once this has lasted for {minutes} minutes."
+    return ShownCondition(_again(Verdict(stored.verdict.status, FLAPPING, calm), turns), turns)
+
+
+def _is_of_a_pod_that_is_gone(s: Situation, before: Condition) -> bool:
+    """Return whether the stored message is about a pod of the job that exists no more."""
+    name = before.message.partition(": ")[0]
+    is_pod = before.reason in HELD_UP and name.startswith(f"{s.seen.name}-") and " " not in name
+    return is_pod and name not in {pod["metadata"]["name"] for pod in s.seen.pods}
 
 
 def _is_turn(s: Situation, w: Workforce, before: Condition, verdict: Verdict) -> bool:

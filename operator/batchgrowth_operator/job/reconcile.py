@@ -24,7 +24,7 @@ from batchgrowth_operator.children.pods import has_other_inputs
 from batchgrowth_operator.children.scheduler import dask_cluster, nudged_scheduler
 from batchgrowth_operator.children.trainer import trainer_job
 from batchgrowth_operator.children.workers import worker_deployment
-from batchgrowth_operator.job.contention import contention
+from batchgrowth_operator.job.contested import Contention, contention
 from batchgrowth_operator.job.status import is_progress_only, next_status, rejected_status, throttled
 from batchgrowth_operator.job.transitions import Event, events_between
 from batchgrowth_operator.job.workforce import Workforce, workforce
@@ -32,8 +32,10 @@ from batchgrowth_operator.seen.clock import Clock
 from batchgrowth_operator.seen.observed import Manifest, Observed, PutBack, Ref, is_terminating, ref_of, stored_status
 from batchgrowth_operator.seen.outcome import num_retries, trainer_outcome
 from batchgrowth_operator.seen.problems import seconds_between_event_reads, trainer_problem, unexplained
+from batchgrowth_operator.seen.refusals import is_namespace_dying
 from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, situate
 from batchgrowth_operator.seen.trainer_pods import has_lost_trainer, is_between_pods
+from batchgrowth_operator.seen.turned_away import num_refused
 from batchgrowth_operator.settings import Defaults
 
 SHORTEST_LIFE_SECONDS = 30.0
@@ -114,8 +116,8 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
             continue  # a later pass makes it again, once it is gone
         elif has_other_inputs(found, manifest):
             recreated[ref] = "its inputs changed"
-        elif ref == trainer and _waits_too_long(s):
-            recreated[ref] = "Kubernetes backs off for long before its next pod"
+        elif ref == trainer and (why := _why_another_trainer(s)):
+            recreated[ref] = why
         elif not is_in_place(found, manifest):
             changed.append(manifest)
 
@@ -126,10 +128,7 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
 
     # What others change again and again is put back ever less often.
     fights = contention(seen, changed, clock)
-    apply = [manifest for manifest in changed if ref_of(manifest) not in fights.held]
-    nudge = nudged_scheduler(seen, clock)
-    if nudge is not None:
-        apply.append(nudge)
+    apply = _without_held(seen, changed, fights, clock)
 
     # The status tells of all this, so it comes after. Progress alone is written now and then.
     status = throttled(next_status(s, w, fights), s.previous, clock, defaults.report_seconds)
@@ -148,9 +147,21 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
         in_background=frozenset({trainer} if is_trainer_lost else ()),
         # Read last: every rule above may have noted when it changes, a deadline among them, and that wakes the job.
         requeue_after_seconds=clock.requeue_after_seconds,
-        put_backs=fights.put_backs,
+        # What this pass deletes, nobody else does.
+        put_backs={ref: known for ref, known in fights.put_backs.items() if ref not in delete},
         is_progress_only=not (apply or delete) and is_progress_only(status, s.previous),
     )
+
+
+def _without_held(seen: Observed, changed: list[Manifest], fights: Contention, clock: Clock) -> list[Manifest]:
+    """Return the children to apply now, with the scheduler's retry; none in a namespace that is being deleted."""
+    if is_namespace_dying(seen):
+        return []  # they would be refused, or keep the namespace: the Dask operator retries what it is asked for
+    apply = [manifest for manifest in changed if ref_of(manifest) not in fights.held]
+    nudge = nudged_scheduler(seen, clock)
+    if nudge is not None:
+        apply.append(nudge)
+    return apply
 
 
 def _rejected(seen: Observed, error: BatchGrowthError) -> Writes:
@@ -206,16 +217,29 @@ def _is_trainer_wanted(s: Situation, cluster: Manifest | None) -> bool:
     )
 
 
+def _why_another_trainer(s: Situation) -> str:
+    """Return why the trainer's Job is made again though its inputs are the same; "" if it is not."""
+    if s.mode is Mode.ACTIVE and s.trained_epochs != s.spec.epochs:
+        return f"spec.epochs was {s.trained_epochs:,} and is {s.spec.epochs:,}"
+    if _waits_too_long(s):
+        if num_refused(s.seen):
+            return "a node refused its pod"
+        return "Kubernetes backs off for long before its next pod"
+    return ""
+
+
 def _waits_too_long(s: Situation) -> bool:
     """Return whether a new trainer's Job would start its pod sooner than the present Job starts its next one.
 
     A new Job starts at once. Kubernetes waits before it makes a Job's next pod: 10 s, then twice as long each time, up
     to ten minutes, also for pods that were evicted and with months between them. A trainer that never reported is left
-    to Kubernetes. The Job's pods are deleted with it, so it must stay while they count retries, or while the API server
-    refuses new pods.
+    to Kubernetes, unless nodes have refused its pods. The Job's pods are deleted with it, so it must stay while they
+    count retries, or while the API server refuses new pods.
     """
     job = s.seen.trainer
-    if s.mode is not Mode.ACTIVE or s.previous.trainer_status is None or job is None or not is_between_pods(s.seen):
+    if s.mode is not Mode.ACTIVE or job is None or not is_between_pods(s.seen):
+        return False
+    if s.previous.trainer_status is None and not num_refused(s.seen):
         return False
     if num_retries(s.seen) > s.retries.before or trainer_problem(s.seen, s.clock) is not None:
         return False

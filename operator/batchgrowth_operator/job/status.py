@@ -1,38 +1,44 @@
 """The next status, from a situation and the previous status, with the history of the stages."""
 
 import math
+from datetime import UTC, datetime
 from typing import Any
 
 from batchgrowth import names
+from batchgrowth.contract.progress import LONGEST_CAUSE, MOST_DIFFERING, TRAINER
 from batchgrowth.contract.status import (
     CONDITIONS,
+    MOST_FINDINGS,
     MOST_HISTORY,
     BatchStatus,
     CheckpointStatus,
     Condition,
     ExchangeStatus,
+    FindingRecord,
     JobStatus,
     Phase,
     StageRecord,
     TrainerMetric,
     TrainerStatus,
     WorkersStatus,
+    WrongWorker,
 )
 from batchgrowth.errors import BatchGrowthError, PlanError, PodLimitError, redacted
 from batchgrowth.spec.pods import CONTAINER
 
-from batchgrowth_operator.job.conditions import PODS_NOT_ALLOWED, RULES, Verdict, contested
-from batchgrowth_operator.job.contention import Contention
+from batchgrowth_operator.job.conditions import PODS_NOT_ALLOWED, RULES, SETTLED, Verdict, contested, restated
+from batchgrowth_operator.job.contested import Contention
 from batchgrowth_operator.job.flapping import steadied
 from batchgrowth_operator.job.workforce import Workforce
 from batchgrowth_operator.seen.clock import Clock, timestamp, timestamp_ms
 from batchgrowth_operator.seen.observed import Observed, stored_status
 from batchgrowth_operator.seen.outcome import restarts_of, truncated
-from batchgrowth_operator.seen.progress import current_run
+from batchgrowth_operator.seen.progress import current_run, is_awaited
 from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation
 
 MOST_METRICS = 16
 LONGEST_METRIC_NAME = 64
+LONGEST_POD_NAME = 253
 PROGRESS = ("trainer_status", "checkpoint", "batch", "retries")
 """Fields of the status that change while a training goes on."""
 LONGEST_SECONDS = 2.0**53
@@ -49,7 +55,9 @@ def next_status(s: Situation, w: Workforce, contention: Contention) -> JobStatus
         if kind not in stored or stored[kind].message != verdict.message:
             verdicts[kind] = _printable(verdict)
     steady = steadied(s, w, verdicts)
-    conditions = tuple([_condition(s.seen, stored.get(kind), kind, steady.verdicts[kind]) for kind in CONDITIONS])
+    # Derived from what is shown, so that a condition that is kept bad costs no other writes.
+    shown = {**steady.verdicts, **restated(s, steady.verdicts)}
+    conditions = tuple([_condition(s.seen, stored.get(kind), kind, shown[kind]) for kind in CONDITIONS])
 
     # Set once: from then on, the API server refuses changes of the mathematics of the spec.
     start_time = s.previous.start_time
@@ -85,6 +93,8 @@ def next_status(s: Situation, w: Workforce, contention: Contention) -> JobStatus
     written = s.report.checkpoint_update if s.report is not None else None
     if written is not None and (checkpoint is None or checkpoint.update != written):
         checkpoint = CheckpointStatus(update=written, time=timestamp(s.seen.now))
+    if s.is_state_lost:
+        checkpoint = None
 
     return JobStatus(
         observed_generation=s.seen.generation,
@@ -102,6 +112,7 @@ def next_status(s: Situation, w: Workforce, contention: Contention) -> JobStatus
         trainer_status=_trainer_status(s),
         restarts=max(s.previous.restarts, restarts_of(s.seen)),
         retries=s.retries,
+        findings=next_findings(s),
         flapping=steady.flapping,
         history=next_history(s, w),
     )
@@ -122,6 +133,10 @@ def rejected_status(seen: Observed, error: BatchGrowthError) -> JobStatus:
     if "Succeeded" not in by_type:
         unknown = Verdict("Unknown", "InProgress", "The job is not over.")
         by_type["Succeeded"] = _condition(seen, None, "Succeeded", unknown)
+    if previous.completion_time is None:
+        stalled = refusal._replace(status="True", reason="JobRefused")
+        by_type["Stalled"] = _condition(seen, by_type.get("Stalled"), "Stalled", stalled)
+    by_type["Reconciling"] = _condition(seen, by_type.get("Reconciling"), "Reconciling", SETTLED)
     return previous.model_copy(
         update={
             "observed_generation": seen.generation,
@@ -134,8 +149,9 @@ def rejected_status(seen: Observed, error: BatchGrowthError) -> JobStatus:
 def throttled(new: JobStatus, previous: JobStatus, clock: Clock, seconds: float) -> JobStatus:
     """Return the status to write now: the previous one if only progress is new and its next write is not due.
 
-    A trainer reports every second, and a cluster may run a thousand trainers. `ProgressRate.seconds_apart` holds back
-    the passes that reports ask for; `seconds` holds back the progress that a pass with another cause would write.
+    A trainer reports every second, and a cluster may run a thousand trainers. `ProgressRate.seconds_apart` in
+    loop/queue.py holds back the passes that reports ask for; `seconds` holds back the progress that a pass with another
+    cause would write.
     """
     if not is_progress_only(new, previous):
         return new
@@ -150,8 +166,10 @@ def is_progress_only(new: JobStatus, previous: JobStatus) -> bool:
 
     A job's first progress is more than that, because it tells that training began.
     """
-    if new == previous or previous.trainer_status is None:
+    if new == previous or previous.trainer_status is None or new.trainer_status is None:
         return False
+    if is_awaited(previous.trainer_status) or is_awaited(new.trainer_status):
+        return False  # the first report of a start is news, and so is the end of one
     return new.model_copy(update={name: getattr(previous, name) for name in PROGRESS}) == previous
 
 
@@ -196,7 +214,21 @@ def _phase(s: Situation, conditions: tuple[Condition, ...]) -> Phase:
 
 
 def _trainer_status(s: Situation) -> TrainerStatus | None:
-    """Return the trainer's part of the status; the previous part if the trainer's report says nothing new."""
+    """Return the trainer's part of the status.
+
+    If the trainer has stopped, it is of the next start: it has no report yet, and no progress if that was lost.
+    """
+    if s.awaited_start is None:
+        return _reported_status(s)
+    if s.is_state_lost:
+        return TrainerStatus(progress_percentage=0, epoch="0.00", start=s.awaited_start, update=0)
+    reported = _reported_status(s) or TrainerStatus()
+    changes = {"start": s.awaited_start, "last_updated_time": None, "estimated_remaining_seconds": None}
+    return reported.model_copy(update=changes)
+
+
+def _reported_status(s: Situation) -> TrainerStatus | None:
+    """Return what the trainer's report says; the previous status if the report says nothing new."""
     known = s.previous.trainer_status
     report = s.report
     if report is None:
@@ -208,7 +240,7 @@ def _trainer_status(s: Situation) -> TrainerStatus | None:
 
     remaining = None
     if report.eta_seconds is not None:
-        remaining = round(min(max(0.0, report.eta_seconds), LONGEST_SECONDS))
+        remaining = round(min(max(0.0, report.eta_seconds - s.report_age_seconds), LONGEST_SECONDS))
     metrics: list[TrainerMetric] = []
     for name, value in sorted(report.metrics.items()):
         if 0 < len(name) <= LONGEST_METRIC_NAME and len(metrics) < MOST_METRICS:
@@ -239,6 +271,41 @@ def _decimal(value: float | None) -> str | None:
     return f"{value:.4g}"
 
 
+# status.findings: the workers that computed wrongly, with the nodes that they were on.
+
+
+def next_findings(s: Situation) -> tuple[FindingRecord, ...]:
+    """Return what spot checks have found; of several findings between two passes, the newest is recorded."""
+    known = s.previous.findings
+    found = None if s.report is None else s.report.went_back
+    if s.report is None or found is None:
+        return known
+    if known and (s.report.start, found.times) <= (known[-1].start, known[-1].times):
+        return known
+    record = FindingRecord(
+        start=s.report.start,
+        times=found.times,
+        workers=tuple(_wrong_worker(s.seen, name) for name in found.workers[:MOST_DIFFERING]),
+        cause=redacted(found.cause)[:LONGEST_CAUSE],
+        reached=found.reached,
+        update=found.update,
+        time=timestamp(s.seen.now),
+    )
+    return (*known, record)[-MOST_FINDINGS:]
+
+
+def _wrong_worker(seen: Observed, name: str) -> WrongWorker:
+    """Return the worker of that name with its node: a worker's process ends for its error, but its pod stays."""
+    pods = {pod["metadata"]["name"]: pod for pod in seen.pods}
+    pod = pods.get(name, {})
+    if name == TRAINER and seen.trainer_pods:
+        pod = seen.trainer_pods[-1]
+    return WrongWorker(
+        pod=redacted(pod["metadata"]["name"] if pod else name)[:LONGEST_POD_NAME],
+        node=(pod.get("spec") or {}).get("nodeName") or None,
+    )
+
+
 # status.history: the stages that have begun, with what decided them and how their workers came.
 
 
@@ -249,7 +316,9 @@ def next_history(s: Situation, w: Workforce) -> tuple[StageRecord, ...]:
     if w.resize_seconds is not None and last and last.resize_seconds is None and _needs_more_workers(s, last.index):
         records[-1] = last.model_copy(update={"resize_seconds": f"{w.resize_seconds:.3f}"})
     if s.report is not None:
-        records += [_record(s, w, index) for index in range(_first_unrecorded(s), s.stage.index + 1)]
+        for index in range(_first_unrecorded(s), s.stage.index + 1):
+            earliest = records[-1].start_time if records else s.previous.start_time
+            records.append(_record(s, w, index, earliest))
 
     # The maxima of workers and pause so far; a restarted trainer reports only its own.
     kept = records[-MOST_HISTORY:]
@@ -286,8 +355,8 @@ def _first_unrecorded(s: Situation) -> int:
     return current
 
 
-def _record(s: Situation, w: Workforce, index: int) -> StageRecord:
-    """Return the record of a stage that begins."""
+def _record(s: Situation, w: Workforce, index: int, earliest: str | None) -> StageRecord:
+    """Return the record of a stage that begins; it cannot have begun before the time `earliest`."""
     stage = s.plan.stages[index]
     measured = None
     if s.decisions and index and math.isfinite(s.decisions[index - 1].value):  # else it is too large to measure
@@ -304,9 +373,24 @@ def _record(s: Situation, w: Workforce, index: int) -> StageRecord:
         first_update=stage.first_update,
         wanted=stage.wanted if s.quantity and stage.wanted != stage.batch_size else None,
         measured=measured,
-        start_time=timestamp_ms(s.seen.now),
+        start_time=_start_time(s, index, earliest),
         resize_seconds=resize_seconds,
     )
+
+
+def _start_time(s: Situation, index: int, earliest: str | None) -> str:
+    """Return when the stage began: by the trainer's clock, since no operator may have been there.
+
+    The trainer's clock may be wrong, so the time lies between the earliest possible one and now.
+    """
+    assert s.report is not None
+    known = s.report.begun.get(str(index))
+    if known is None:
+        return timestamp_ms(s.seen.now)
+    began = min(s.seen.now, datetime.fromtimestamp(known, UTC))
+    if earliest is not None:
+        began = max(began, min(s.seen.now, datetime.fromisoformat(earliest)))
+    return timestamp_ms(began)
 
 
 def _needs_more_workers(s: Situation, index: int) -> bool:

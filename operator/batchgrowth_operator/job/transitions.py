@@ -10,10 +10,14 @@ from typing import Any, Literal
 
 from batchgrowth import names
 from batchgrowth.contract.status import (
+    COMPUTED_WRONGLY,
+    FLAPPING,
     HELD_UP,
+    RESTATING,
     STAGE_BEGAN,
     STATUS_REFUSED,
     Condition,
+    FindingRecord,
     JobStatus,
     WorkersStatus,
 )
@@ -33,9 +37,19 @@ BAD = {
     ("Succeeded", "False"),
     ("Contested", "True"),
 }
-TROUBLES = {*HELD_UP, "TrainerUnreachable", "Discarding", "StateLost"}
+TROUBLES = {*HELD_UP, "NodeUnreachable", "TrainerSuspended", "TrainerUnreachable", "Discarding", "StateLost"}
 """Reasons that are bad whatever their condition."""
-QUIET = {"WaitingForWorkers", "WaitingForScheduler", "InProgress", "NotStarted", "Released", "Ended", "Paused"}
+QUIET = {
+    FLAPPING,
+    "WaitingForWorkers",
+    "WaitingForScheduler",
+    "InProgress",
+    "NotStarted",
+    "Released",
+    "Ended",
+    "Paused",
+    *RESTATING,
+}
 """Reasons without an event: they only say that a job is on its way, or repeat another event."""
 RECOVERIES = {
     "ChildrenKept": "No field of the job's objects is changed again and again any more.",
@@ -60,7 +74,7 @@ class Event:
 
 
 def events_between(previous: JobStatus, new: JobStatus, quantity: str = "") -> tuple[Event, ...]:
-    """Return one event for each condition that changed, and one for each stage that began.
+    """Return one event for each condition that changed, each finding of a spot check, and each stage that began.
 
     `quantity` is what the job's growth rule measures; empty if it measures nothing.
     """
@@ -73,16 +87,20 @@ def events_between(previous: JobStatus, new: JobStatus, quantity: str = "") -> t
         if before is None:
             is_news = now.status != "False" or (now.type, now.status) in BAD
         else:
-            is_news = (now.status, now.reason) != (before.status, before.reason)
+            # The end of a refusal is not the progress of which a stall's end tells.
+            is_restored = before.reason in RESTATING and (now.type, now.status) not in BAD
+            is_news = (now.status, now.reason) != (before.status, before.reason) and not is_restored
         if is_news:
             is_bad = (now.type, now.status) in BAD | {("ClusterReady", "False")} or now.reason in TROUBLES
             events.append(Event("Warning" if is_bad else "Normal", now.reason, _sentence(before, now, previous, new)))
+
+    events += [Event("Warning", COMPUTED_WRONGLY, wrong_result(found)) for found in _new_findings(previous, new)]
 
     known = {(record.index, record.start_time) for record in previous.history}
     for last, record in pairwise((None, *new.history)):
         if record is None or (record.index, record.start_time) in known:
             continue
-        text = f"Stage {record.index} began with batch size {record.batch_size}."
+        text = f"Stage {record.index + 1} began with batch size {record.batch_size}."
         # A measured decision is told if it follows the stage before it in the history, which may have been cut.
         if quantity and last is not None and last.index + 1 == record.index:
             batch = f"Batch {last.batch_size:,} → {record.batch_size:,}"
@@ -92,6 +110,23 @@ def events_between(previous: JobStatus, new: JobStatus, quantity: str = "") -> t
             text = f"{batch}: {quantity} {value}."
         events.append(Event("Normal", STAGE_BEGAN, text))
     return tuple(events)
+
+
+def _new_findings(previous: JobStatus, new: JobStatus) -> list[FindingRecord]:
+    known = {(found.start, found.times) for found in previous.findings}
+    return [found for found in new.findings if (found.start, found.times) not in known]
+
+
+def wrong_result(found: FindingRecord) -> str:
+    """Return the sentences about workers that computed wrongly: which, on which nodes, and what is undone."""
+    each = [f"{one.pod} on node {one.node}" if one.node else one.pod for one in found.workers]
+    text = f"{' and '.join(each)} computed wrongly: {found.cause}. "
+    text += f"Training goes back from update {found.reached:,} to update {found.update:,}."
+    nodes = sorted({one.node for one in found.workers if one.node})
+    if nodes:
+        text += f" The hardware is suspect, and a restarted container stays there: kubectl cordon {' '.join(nodes)}, "
+        text += "then delete the pod."
+    return truncated(redacted(text))
 
 
 def _sentence(before: Condition | None, now: Condition, previous: JobStatus, new: JobStatus) -> str:
@@ -142,7 +177,7 @@ def changes(before: JobStatus, new: JobStatus) -> Iterator[str]:
     """Return a line for each thing that is new in the status, except mere progress."""
     for stage in new.history:
         if stage.index not in {known.index for known in before.history}:
-            yield f"stage {stage.index} began with batch size {stage.batch_size}"
+            yield f"stage {stage.index + 1} began with batch size {stage.batch_size}"
     workers_before = before.workers or WorkersStatus()
     workers = new.workers or workers_before
     is_resized = workers.requested != workers_before.requested
@@ -155,10 +190,13 @@ def changes(before: JobStatus, new: JobStatus) -> Iterator[str]:
         yield f"{counted(workers.ready, 'worker')} joined within {workers.resize_seconds} s of the request"
     if new.restarts > before.restarts:
         yield f"restart {new.restarts} of the trainer"
+    yield from map(wrong_result, _new_findings(before, new))
     for now in new.conditions:
         was = condition(before, now.type)
         if now.type == "Resizing" and (is_resized or has_joined):
             is_told = False  # a line above says so
+        elif now.reason in RESTATING:
+            is_told = False  # the line of another condition says so
         elif was is None:
             is_told = now.status == "True" or (now.type, now.status) in BAD
         else:

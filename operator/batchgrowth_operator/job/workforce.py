@@ -5,7 +5,8 @@ are kept if a later stage needs them again soon, so that an unsteady pace does n
 stages are only forecast, workers are kept for some start-up times after the last request.
 
 Here the number is computed, with the arithmetic of batchgrowth/contract/lead_time.py. children/workers.py puts it into
-the Deployment, and api/apply.py patches that.
+the Deployment, and api/apply.py patches that. A pod that finds no node does not lower the number: the job trains with
+the workers that have joined, and job/conditions.py reports the problem that seen/problems.py finds.
 """
 
 import math
@@ -80,6 +81,11 @@ def workforce(s: Situation) -> Workforce:
         request_age = seconds_since(previous.requested_time, s.seen.now) if s.quantity else math.inf
         before = min(previous.requested, s.spec.workers.maximum)
         requested = lead_time.requested(desired, upcoming, before, lead_seconds, bound, request_age)
+        if s.update and bound != 0 and _pace(s) is None:
+            # When the next stage begins is unknown, so the workers that were requested for it stay.
+            following = s.expected.stages[s.stage.index + 1 : s.stage.index + 2]
+            nearest = max([desired, *(stage.workers for stage in following)])
+            requested = max(requested, min(before, nearest))
     elif s.cluster_policy is ClusterPolicy.KEEP and s.seen.workers is not None:
         requested = int(s.seen.workers["spec"].get("replicas", 0))
     requested_time = previous.requested_time
@@ -114,15 +120,22 @@ def _upcoming(s: Situation) -> list[lead_time.Upcoming]:
     They include the stage that is forecast. Of the time since the last report, at most one update or one report
     interval counts, because a trainer that stands still comes no nearer to its milestone.
     """
-    if s.report is None or s.report.seconds_per_update is None:
+    pace = _pace(s)
+    if pace is None:
         return []
-    pace = s.report.seconds_per_update
     age = min(s.report_age_seconds, max(pace, REPORT_SECONDS))
     upcoming = []
     for stage in s.expected.stages[s.stage.index + 1 :]:
         begins_in = max(0.0, (stage.first_update - s.update) * pace - age)
         upcoming.append(lead_time.Upcoming(stage.workers, begins_in))
     return upcoming
+
+
+def _pace(s: Situation) -> float | None:
+    """Return the seconds of an update as the trainer that runs reports them; None before it does."""
+    if s.report is None or s.is_report_awaited:
+        return None
+    return s.report.seconds_per_update
 
 
 def _resize_seconds(s: Situation, previous: WorkersStatus, ready: int) -> float | None:
@@ -132,7 +145,8 @@ def _resize_seconds(s: Situation, previous: WorkersStatus, ready: int) -> float 
     that only reconnected to a restarted trainer, or that are lost repeatedly, say nothing about start-up times.
     """
     resizing = condition(s.previous, "Resizing")
-    if resizing is None or (resizing.status, resizing.reason) != ("True", "ScalingUp") or ready < previous.requested:
+    is_scaling_up = resizing is not None and resizing.status == "True" and resizing.reason != "ScalingDown"
+    if resizing is None or not is_scaling_up or ready < previous.requested:
         return None
     if is_held(s.previous, "Resizing"):
         return None

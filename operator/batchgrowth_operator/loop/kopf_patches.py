@@ -6,9 +6,9 @@ Each patch says which fault it fixes; docs/decisions/0011-kopf-mended.md lists a
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +16,8 @@ CLIENT = "kubernetes_asyncio"
 """A client library that kopf need not load."""
 POLL_SECONDS = 0.1
 """Time between two looks at what kopf does not notify of."""
+NOT_OF_A_NAMESPACE = (401, 404)
+"""Statuses of a watch after which kopf must log in or ask again which kinds are served."""
 REDISCOVERY_SECONDS = (0.5, 2, 8)
 """Delays of the further discoveries, each after the one before."""
 
@@ -30,6 +32,8 @@ from kopf._cogs.aiokits.aiotasks import Scheduler  # noqa: E402
 from kopf._cogs.aiokits.aiotoggles import Toggle, ToggleSet  # noqa: E402
 from kopf._cogs.clients import errors, watching  # noqa: E402
 from kopf._core.reactor import observation, orchestration, queueing  # noqa: E402
+
+from batchgrowth_operator.seen.clock import backoff_seconds  # noqa: E402
 
 if _is_hidden:
     del _modules[CLIENT]
@@ -51,9 +55,29 @@ async def _wait_until_empty(scheduler: Scheduler) -> None:
 
 @dataclass(slots=True)
 class Watches:
-    """The watches of one run of kopf."""
+    """The watches of one run of kopf, and those in one namespace that the API server refuses at the moment."""
 
     ensemble: orchestration.Ensemble | None = None
+    report: Callable[[str, str, bool], None] = lambda *_: None
+    """Called with namespace, resource and whether it is broken whenever a watch of one namespace breaks or resumes."""
+    broken: set[tuple[str, str]] = field(default_factory=set)
+    """Namespace and resource of each watch that waits before it tries again."""
+
+    def is_blind(self, namespace: str) -> bool:
+        """Return whether a watch in that namespace is broken, so that nothing can be decided there."""
+        return any(known == namespace for known, _ in self.broken)
+
+    def breaks(self, namespace: str, resource: str) -> None:
+        """Note that the watch is refused."""
+        self.broken.add((namespace, resource))
+        self.report(namespace, resource, True)
+
+    def resumes(self, namespace: str, resource: str) -> None:
+        """Note that the watch has listed all objects."""
+        if (namespace, resource) in self.broken:
+            self.broken.discard((namespace, resource))
+            self.report(namespace, resource, False)
+            log.info("the watch of %s in the namespace %s resumes", resource, namespace)
 
     async def until_indexed(self) -> None:
         """Return once every object of every watched kind has been listed and indexed."""
@@ -61,9 +85,9 @@ class Watches:
             await asyncio.sleep(POLL_SECONDS)
 
 
-def new_watches() -> Watches:
+def new_watches(report: Callable[[str, str, bool], None] = lambda *_: None) -> Watches:
     """Register and return the watches for kopf, which this task is about to run."""
-    watches = Watches()
+    watches = Watches(report=report)
     _watches.set(watches)
     return watches
 
@@ -129,14 +153,39 @@ async def _watch(**given: Any) -> AsyncIterator[Any]:
     When the task ends that reports pauses, kopf's watch believes that a pause has begun. It swallows its cancellation,
     starts over, and waits forever for new credentials: the operator would hang instead of retrying. An operator without
     peers never pauses, so no watch needs such a task.
+
+    A watch of one namespace that the API server refuses backs off alone, whereas kopf would end all watches: the
+    namespace may be gone, and its rights with it. It counts as listed meanwhile, so that the other namespaces need not
+    wait for it; `Watches.is_blind` keeps its jobs from being decided on.
     """
+    watches = _watches.get() or new_watches()
+    namespace = given.get("namespace")
+    resource = str(getattr(given["resource"], "plural", given["resource"]))
     is_listed = False
-    async for event in _watch_until_paused(**given | {"operator_paused": None}):
-        if event is watching.Bookmark.LISTED:
-            if is_listed:
-                log.warning("the watch of %s broke; it resumes after a new list", given["resource"])
+    failures = 0
+    while True:
+        try:
+            async for event in _watch_until_paused(**given | {"operator_paused": None}):
+                if event is watching.Bookmark.LISTED:
+                    if is_listed and not failures:
+                        log.warning("the watch of %s broke; it resumes after a new list", given["resource"])
+                    is_listed = True
+                    failures = 0
+                    watches.resumes(str(namespace), resource)
+                yield event
+            return
+        except (errors.APIError, watching.WatchingError) as error:
+            if namespace is None or getattr(error, "status", None) in NOT_OF_A_NAMESPACE:
+                raise
+            failures += 1
+            refusal = refusal_message(error) or str(error)
+        seconds = backoff_seconds(failures)
+        watches.breaks(namespace, resource)
+        log.error("the watch of %s in the namespace %s: %s; retrying in %g s", resource, namespace, refusal, seconds)
+        if not is_listed:
             is_listed = True
-        yield event
+            yield watching.Bookmark.LISTED
+        await asyncio.sleep(seconds)
 
 
 async def _observe(**given: Any) -> None:

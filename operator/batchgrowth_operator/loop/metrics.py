@@ -5,7 +5,7 @@ from typing import Any
 
 from batchgrowth import names
 from batchgrowth.contract.metrics import OPERATOR, Metric
-from batchgrowth.contract.status import CONDITIONS
+from batchgrowth.contract.status import CONDITIONS, RESTATED
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -14,6 +14,7 @@ from batchgrowth_operator.api.cache import Key
 from batchgrowth_operator.job.reconcile import Writes
 from batchgrowth_operator.seen.observed import Object, Observed, annotations_of, ref_of, stored_status
 
+SHOWN = tuple(kind for kind in CONDITIONS if kind not in RESTATED)
 STATUSES = ("True", "False", "Unknown")
 CONDITION = "batchgrowth_operator_job_condition"
 
@@ -26,11 +27,11 @@ class Conditions(Collector):
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
-        self._states: dict[Key, tuple[int, ...]] = {}  # an index of STATUSES for each of CONDITIONS
+        self._states: dict[Key, tuple[int, ...]] = {}  # an index of STATUSES for each of SHOWN
 
     def set(self, key: Key, statuses: Mapping[str, str]) -> None:
         """Set the job's condition statuses by type; a missing condition is Unknown."""
-        self._states[key] = tuple(STATUSES.index(statuses.get(kind, "Unknown")) for kind in CONDITIONS)
+        self._states[key] = tuple(STATUSES.index(statuses.get(kind, "Unknown")) for kind in SHOWN)
 
     def remove(self, key: Key) -> None:
         """Remove the job's series."""
@@ -40,7 +41,7 @@ class Conditions(Collector):
         """Yield one gauge, 0 or 1, for each job, condition and status."""
         family = GaugeMetricFamily(self._metric.name, self._metric.help, labels=self._metric.labels)
         for key, states in list(self._states.items()):
-            for kind, state in zip(CONDITIONS, states, strict=True):
+            for kind, state in zip(SHOWN, states, strict=True):
                 for index, status in enumerate(STATUSES):
                     family.add_metric([*key, kind, status], float(index == state))
         yield family
@@ -58,6 +59,10 @@ class OperatorMetrics:
     def request(self, verb: str, resource: str, code: str) -> None:
         """Count a request that the API server answered."""
         self._metrics["batchgrowth_operator_api_requests_total"].labels(verb, resource, code).inc()
+
+    def watch_broken(self, namespace: str, resource: str, is_broken: bool) -> None:
+        """Set whether the watch of that resource in that namespace is broken."""
+        self._metrics["batchgrowth_operator_watch_broken"].labels(namespace, resource).set(float(is_broken))
 
     def reconciled(self, result: str, seconds: float) -> None:
         """Record the result and duration of a pass."""
@@ -90,9 +95,10 @@ class OperatorMetrics:
             self._count(key, None)
 
     def forget_all(self) -> None:
-        """Remove the series of all jobs."""
+        """Remove the series of all jobs, and of all watches that were broken."""
         for key in list(self._states):
             self.forget(key)
+        self._metrics["batchgrowth_operator_watch_broken"].clear()
 
     def _status(self, key: Key, status: dict[str, Any]) -> None:
         statuses = {condition["type"]: condition["status"] for condition in status["conditions"]}

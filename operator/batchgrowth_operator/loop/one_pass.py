@@ -4,6 +4,7 @@ import asyncio
 import logging
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from batchgrowth.errors import redacted
@@ -12,12 +13,16 @@ from batchgrowth_operator.api.apply import Outdated, Writer
 from batchgrowth_operator.api.cache import Key
 from batchgrowth_operator.api.client import Refused
 from batchgrowth_operator.api.observe import Observer
+from batchgrowth_operator.children.scheduler import seconds_to_release
 from batchgrowth_operator.job.reconcile import reconcile
 from batchgrowth_operator.job.transitions import heading, taken_up
 from batchgrowth_operator.loop.metrics import OperatorMetrics
 from batchgrowth_operator.loop.queue import DEBOUNCE_SECONDS, PassResult, ProgressRate
 from batchgrowth_operator.seen.observed import Failure, stored_status
+from batchgrowth_operator.seen.refusals import is_of_dying_namespace
 
+BLIND_SECONDS = 1.0
+"""Time between two looks at whether the watches of a job's namespace work again."""
 OUTDATED_SECONDS = 0.2
 """Delay of the pass that follows an outdated one."""
 
@@ -33,6 +38,8 @@ class Reconciler:
     rate: ProgressRate
     metrics: OperatorMetrics
     operator_class: str = ""
+    is_blind: Callable[[str], bool] = lambda _: False
+    """Returns whether a watch in that namespace is broken."""
     _known: set[Key] = field(default_factory=set)
     """Jobs that this process has taken up."""
 
@@ -62,11 +69,14 @@ class Reconciler:
 
     async def _run(self, key: Key, failures: tuple[Failure, ...]) -> PassResult:
         """Observe the job, decide what to write, and write it. Raises what requests to the API server raise."""
+        if self.is_blind(key.namespace):
+            # Half of what is there could be missing in the store. A log line and a metric name the watch.
+            return PassResult(failures=failures, requeue_after_seconds=BLIND_SECONDS)
         seen = await self.observer.observe(key, failures)
         if seen is None:
             self._leave(key, "the job is gone")
             self.writer.poster.forget(key)
-            return PassResult(gone=True)
+            return await self._release(key)
         if seen.operator_class != self.operator_class:
             self._leave(key, f'left to the operator of class "{seen.operator_class}"')
             return PassResult()
@@ -78,9 +88,11 @@ class Reconciler:
         writes = reconcile(seen, self.rate.defaults_for(key, trains=trains))
         requeue = min(self.observer.resync_seconds(key), writes.requeue_after_seconds or math.inf)
         self.metrics.decided(key, seen, writes)
+        # Nothing is tried again in a namespace that is being deleted, so no later refusal would tell of it.
+        lasting = tuple(filter(is_of_dying_namespace, failures))
         if writes.is_empty:
             self.observer.remember(key, writes.put_backs)
-            return PassResult(requeue_after_seconds=requeue)
+            return PassResult(failures=lasting, requeue_after_seconds=requeue)
 
         # What was decided is written even if the operator stops meanwhile and cancels this queue.
         refused = await asyncio.shield(asyncio.to_thread(self.writer.carry_out, seen, writes))
@@ -89,9 +101,24 @@ class Reconciler:
         self.observer.remember(key, writes.put_backs, refused)
         if refused:
             return PassResult(failures=refused, backs_off=True)
+        if lasting:
+            return PassResult(failures=lasting, requeue_after_seconds=requeue)
         if failures:  # the status that was just written still tells of them
             return PassResult(requeue_after_seconds=DEBOUNCE_SECONDS)
         return PassResult(requeue_after_seconds=requeue)
+
+    async def _release(self, key: Key) -> PassResult:
+        """Release what the job has left behind, once it has stayed for too long."""
+        cluster = self.observer.left_cluster(key)
+        if cluster is None:
+            return PassResult(gone=True)
+        seconds = seconds_to_release(cluster, self.observer.api.clock.now())
+        if seconds is None:
+            return PassResult(gone=True)
+        if seconds > 0:
+            return PassResult(requeue_after_seconds=seconds)
+        await asyncio.to_thread(self.writer.release, key, cluster)
+        return PassResult(gone=True)
 
     def _leave(self, key: Key, why: str) -> None:
         """Forget a job that this operator no longer serves."""

@@ -1,9 +1,9 @@
 """When a job's next pass runs: one queue per job, and a few slots that all jobs share.
 
-A queue has one time at which its next pass is due. Whatever asks for a pass moves that time forward: a change to now, a
-report of progress to `ProgressRate.seconds_apart` after the last pass, the last pass to the time that it returned. A
-due pass waits for the debounce, or for the back-off after a pass that failed, and then for a slot. A job that something
-changed gets a slot before a job whose time has merely come.
+A queue has one time at which its next pass is due. Whatever asks for a pass may bring that time nearer: a change to
+now, a report of progress to `ProgressRate.seconds_apart` after the last pass, the last pass to the time that it
+returned. A due pass waits for the debounce, or for the back-off after a pass that failed, and then for a slot. A job
+that something changed gets a slot before a job whose time has merely come.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class JobQueue:
     """Whether a change asked for the pass, so that it goes before those whose time has come."""
     last_pass: float = -math.inf
     moved: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when `due` moves forward."""
+    """Set when `due` becomes earlier."""
     task: asyncio.Task[None] | None = None
 
 
@@ -76,7 +76,9 @@ class Passes:
         self._slots = Slots(MOST_CONCURRENT, MOST_PATIENT)
 
     def begin(self, keys: Iterable[Key]) -> None:
-        """Start the passes, with one pass of each of these jobs; they must be all existing jobs."""
+        """Start the passes, with one pass of each of these jobs: all that exist, and those that have left something
+        behind.
+        """
         self._has_begun = True
         for key in keys:
             self.wake(key)

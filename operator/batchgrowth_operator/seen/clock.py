@@ -14,7 +14,8 @@ class Clock:
     """The time of one pass. It answers whether a time has passed, and notes when each answer will change.
 
     So a rule that depends on time asks the clock, and the next pass comes when the answer changes: no rule has to say
-    a second time when it is due.
+    a second time when it is due. job/reconcile.py returns the due time with the writes, and loop/queue.py wakes the
+    job then.
     """
 
     now: datetime

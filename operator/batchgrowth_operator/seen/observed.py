@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from batchgrowth import names
 from batchgrowth.contract.status import Condition, JobStatus
@@ -34,6 +34,8 @@ class Failure:
     code: int
     """The HTTP status; 0 if another owner has an object of that name."""
     message: str
+    attempt: Literal["", "create", "change", "delete"] = field(default="", compare=False)
+    """What the write would have done to the object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,16 @@ class PutBack:
     """The other that had changed such a field; empty if the child does not say."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inquiry:
+    """What requests to the API server say about a trainer that is silent."""
+
+    refusal: str = ""
+    """Why the operator cannot read the trainer's reports now; empty if it can."""
+    policies: tuple[str, ...] = ()
+    """NetworkPolicies of others that apply to the job's pods."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Observed:
     """All inputs of a pass."""
@@ -72,6 +84,8 @@ class Observed:
     """The objects that the job owns."""
     parts: Mapping[Ref, Object] = field(default_factory=dict)
     """The objects that the job's DaskCluster owns."""
+    strangers: Mapping[Ref, Object] = field(default_factory=dict)
+    """The other objects with the job's label that are no pods, such as those of an earlier job of this name."""
     pods: tuple[Object, ...] = ()
     """The pods with the job's label."""
     tls_secrets: TlsSecrets | None = None
@@ -82,6 +96,11 @@ class Observed:
     """The Warning events about objects whose status does not explain why they are pending."""
     put_backs: Mapping[Ref, PutBack] = field(default_factory=dict)
     """The children that others changed lately, as the pass before returned them."""
+    last_report: datetime | None = None
+    """When this process first saw the newest text of the trainer's report, by the API server's time of day; None
+    without one."""
+    inquiry: Inquiry | None = None
+    """What was found out about a trainer whose reports have stopped; None while they come."""
     report_age_seconds: float = 0.0
     """Seconds since this process first saw the trainer's newest report."""
     active_seconds: float = 0.0
@@ -177,6 +196,11 @@ def annotations_of(body: Object) -> Mapping[str, str]:
 def ref_of(body: Object) -> Ref:
     """Return the object's kind and name."""
     return Ref(body["kind"], body["metadata"]["name"])
+
+
+def finalizers_of(body: Object) -> list[str]:
+    """Return the finalizers that keep the object while it is being deleted."""
+    return list(body["metadata"].get("finalizers") or ())
 
 
 def is_terminating(body: Object | None) -> bool:

@@ -6,6 +6,7 @@ count there; `job_outcome` bounds the retries that get no further.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from batchgrowth import names
@@ -15,14 +16,8 @@ from batchgrowth.plan import Plan
 from batchgrowth.spec import JobSpec
 
 from batchgrowth_operator.seen.clock import Clock
-from batchgrowth_operator.seen.observed import (
-    TRAINER,
-    Object,
-    Observed,
-    annotations_of,
-    condition,
-    endings_of,
-)
+from batchgrowth_operator.seen.observed import TRAINER, Object, Observed, annotations_of, condition, endings_of
+from batchgrowth_operator.seen.turned_away import has_failed_by_nodes_alone, last_removal, num_refused, was_removed
 
 MOST_FRUITLESS_RETRIES = 10
 """Restarts after exit code 75 without a further update, after which the job has failed."""
@@ -39,7 +34,7 @@ KILLED = 137
 """The exit code of a container that SIGKILL ended."""
 _KILLED_OTHERWISE = "killed, as a hung container is by its liveness probe: the pod's events say why"
 _LONGEST_COUNT = 9
-"""Digits of a number of restarts that may be believed."""
+"""Digits of a number in an annotation that may be believed."""
 _EXIT_CODE = re.compile(r"exit code (\d+)")
 
 
@@ -62,6 +57,8 @@ def job_outcome(
 
     # What the trainer says of its own end counts more than a limit that it reached in the same moment.
     outcome = trainer_outcome(seen)
+    if outcome is not None and outcome.succeeded and trains_other_epochs(seen, spec):
+        return None  # the number grew while the last updates were made
     if outcome is not None:
         stop = spec.evaluation.stop_early
         if stop is None or not outcome.succeeded or not plan.ended_early:
@@ -88,29 +85,52 @@ def trainer_outcome(seen: Observed) -> Outcome | None:
     holding = {c.get("type"): c for c in reversed(conditions) if c.get("status") == "True"}
     if "Complete" in holding:
         return Outcome(True, "Finished", "Every update of the plan is done.")
-    if "Failed" not in holding:
+    if "Failed" not in holding or has_failed_by_nodes_alone(seen):
         return None
     failure = holding["Failed"].get("message", "")
-    code, message = _last_termination(seen)
+    code, message, _ = _last_termination(seen)
     if code is None:  # its pods are gone, but the Job may name the exit code
         found = _EXIT_CODE.search(failure)
         code = int(found[1]) if found else -1
     return Outcome(False, REASONS.get(code, "RestartsExceeded"), truncated(message or failure))
 
 
+def trains_other_epochs(seen: Observed, spec: JobSpec) -> bool:
+    """Return whether the trainer's Job was made for another number of epochs than the spec's."""
+    trained = None if seen.trainer is None else epochs_of(seen.trainer)
+    return trained is not None and trained != spec.epochs
+
+
+def epochs_of(job: Object) -> int | None:
+    """Return the number of epochs for which a trainer's Job was made; None if an earlier operator made it.
+
+    The pod template says so, which nobody can edit.
+    """
+    return _number_in((job["spec"]["template"].get("metadata") or {}).get("annotations") or {}, names.EPOCHS)
+
+
 def restarts_of(seen: Observed) -> int:
-    """Return the number of the trainer's failures that count, including failures before its Job was recreated."""
+    """Return the number of the trainer's failures that count, including failures before its Job was recreated.
+
+    A pod that its node refused is none, as long as Kubernetes keeps the pod.
+    """
     if seen.trainer is None:
         return 0
-    return restarts_before(seen.trainer) + int((seen.trainer.get("status") or {}).get("failed", 0))
+    failed = int((seen.trainer.get("status") or {}).get("failed", 0))
+    return restarts_before(seen.trainer) + max(0, failed - num_refused(seen))
 
 
 def restarts_before(job: Object) -> int:
     """Return the number of the trainer's restarts before this Job was made."""
-    known = annotations_of(job).get(names.RESTARTS_BEFORE, "")
-    if not known.isdecimal() or len(known) > _LONGEST_COUNT:
-        return 0
-    return int(known)
+    return _number_in(annotations_of(job), names.RESTARTS_BEFORE) or 0
+
+
+def _number_in(annotations: Mapping[str, str], name: str) -> int | None:
+    """Return the whole number in an annotation; None if there is none, or others have written something else."""
+    text = annotations.get(name, "")
+    if not text.isdecimal() or len(text) > _LONGEST_COUNT:
+        return None
+    return int(text)
 
 
 def num_retries(seen: Observed) -> int:
@@ -119,7 +139,7 @@ def num_retries(seen: Observed) -> int:
     """
     retries = 0
     for pod in seen.pods_of(TRAINER):
-        if any(c.get("type") == "DisruptionTarget" for c in (pod.get("status") or {}).get("conditions") or ()):
+        if was_removed(pod):
             continue
         retries += sum(ending["exitCode"] == ClusterError.exit_code for ending in endings_of(pod))
     return retries
@@ -139,8 +159,14 @@ def next_retries(seen: Observed, known: RetriesStatus | None, update: int) -> Re
 
 
 def last_exit(seen: Observed) -> str:
-    """Return exit code and last output of the trainer pod that ended last; empty if no such pod is left."""
-    code, message = _last_termination(seen)
+    """Return why the trainer pod that ended last did; empty if no such pod is left.
+
+    That is what refused or removed it, or else its exit code and last output.
+    """
+    removed_at, removal = last_removal(seen)
+    code, message, ended_at = _last_termination(seen)
+    if removal and removed_at >= ended_at:
+        return truncated(removal)
     if code is None:
         return ""
     if not message:
@@ -155,21 +181,25 @@ def truncated(text: str) -> str:
     return "…" + text[1 - LONGEST_MESSAGE :]
 
 
-def _last_termination(seen: Observed) -> tuple[int | None, str]:
-    """Return exit code and message of the trainer container that failed last; None and "" if no such pod is left.
+def _last_termination(seen: Observed) -> tuple[int | None, str, str]:
+    """Return exit code and message of the trainer container that failed last, and when; None and "" if no such pod is
+    left.
 
     The message is the container's last output; after a kill, which output does not explain, it ends with the likely
-    cause.
+    cause. A pod that Kubernetes removed is not asked.
     """
     endings: list[dict[str, Any]] = []
     for pod in seen.pods_of(TRAINER):
+        if was_removed(pod):
+            continue
         endings += [ending for ending in endings_of(pod) if ending["exitCode"]]
     if not endings:
-        return None, ""
+        return None, "", ""
     last = max(endings, key=lambda ending: str(ending.get("finishedAt") or ""))
+    ended_at = str(last.get("finishedAt") or "")
     code = int(last["exitCode"])
     output = str(last.get("message") or "").strip()
     if code != KILLED:
-        return code, output
+        return code, output, ended_at
     why = "out of memory" if last.get("reason") == "OOMKilled" else _KILLED_OTHERWISE
-    return code, f"{output} ({why})" if output else why
+    return code, f"{output} ({why})" if output else why, ended_at

@@ -1,12 +1,13 @@
 """Why a job's pods do not start: the first problem that the scheduler, the nodes or the API server reports.
 
-job/conditions.py makes the condition of it.
+job/conditions.py turns it into a condition.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any
 
 from batchgrowth import names
 
@@ -17,9 +18,12 @@ from batchgrowth_operator.seen.observed import (
     Failure,
     Object,
     Observed,
+    Ref,
     is_terminating,
 )
 from batchgrowth_operator.seen.outcome import truncated
+from batchgrowth_operator.seen.refusals import FOREIGN, Problem, left_over, refused_pod, refused_write, stuck_deletions
+from batchgrowth_operator.seen.trainer_pods import is_cut_off
 
 DASK_OPERATOR_TIMEOUT_SECONDS = 20
 """Time for the Dask operator to react to a new or deleted DaskCluster."""
@@ -49,24 +53,24 @@ _MISSING = re.compile(r'\b(persistentvolumeclaim|secret|configmap|serviceaccount
 _UNBOUND = re.compile("unbound immediate PersistentVolumeClaims|available persistent volumes to bind")
 _PULL_SECRET = re.compile(r"image pull secrets \(([^)]+)\)")
 _POD_NAME = re.compile(r'pods? "([^"]+)-[a-z0-9]{5}"')
+_ERROR_CLASS = re.compile(r"^[\w.]+(?:Error|Exception): ")
+FORBIDDEN = 403
+"""Status of a refused request."""
 REMEDIES = {
     "ImagePullFailed": "Give an image that the nodes can pull: spec.image, spec.imagePullSecrets.",
-    "QuotaExceeded": "Raise the quota, or request less: spec.workers.maximum, the template's resources.",
     "Unschedulable": "Add a node that fits, or request less: spec.workers.maximum, the template.",
     "VolumePending": "`kubectl describe persistentvolumeclaims` says what provides it.",
 }
 
 
-class Problem(NamedTuple):
-    """A condition's reason and message."""
-
-    reason: str
-    message: str
-
-
 def cluster_problem(seen: Observed, clock: Clock) -> Problem | None:
     """Return the first problem that keeps the scheduler or the workers from running; None if there is none."""
     return next(_cluster_problems(seen, clock), None)
+
+
+def workers_problem(seen: Observed, clock: Clock) -> Problem | None:
+    """Return the first problem that keeps workers from running; None if there is none."""
+    return next(chain(_refused_pods(seen.workers, seen.namespace), _role_problems(seen, "worker", clock)), None)
 
 
 def trainer_problem(seen: Observed, clock: Clock) -> Problem | None:
@@ -79,43 +83,93 @@ def trainer_problem(seen: Observed, clock: Clock) -> Problem | None:
     return problem
 
 
+def held_back(seen: Observed, clock: Clock) -> Problem | None:
+    """Return the first of the job's objects that cannot be written or deleted, or that is in the way; None without any.
+
+    It counts although workers train: what the job asks for is not done.
+    """
+    return next(_held_back(seen, clock), None)
+
+
+def _held_back(seen: Observed, clock: Clock) -> Iterator[Problem]:
+    yield from stuck_deletions(seen, clock)  # before the refusal of an object whose name is still in use
+    for failure in seen.failures:
+        left = left_over(seen)
+        if left is not None and failure.code == FOREIGN:
+            yield left
+        yield refused_write(failure, seen.namespace)
+    yield from _part_problems(seen, clock)
+
+
 def _cluster_problems(seen: Observed, clock: Clock) -> Iterator[Problem]:
     # Causes come before their effects, because only the first problem is told: a refused write explains a missing pod.
-    for failure in seen.failures:
-        yield _refused_write(failure)
+    yield from _held_back(seen, clock)
     yield from _dask_operator_problems(seen, clock)
     for deployment in (seen.scheduler, seen.workers):
-        failed = replica_failure(deployment)
-        if failed is not None:
-            yield _refused_pod(str(failed.get("message", "")))
+        yield from _refused_pods(deployment, seen.namespace)
     yield from _role_problems(seen, "scheduler", clock)
     yield from _role_problems(seen, "worker", clock)
+    cut_off = [pod for role in ("scheduler", "worker") for pod in seen.pods_of(role) if is_cut_off(pod)]
+    if cut_off:
+        yield Problem("NodeUnreachable", truncated(unanswering(cut_off)))
 
 
-def _refused_write(failure: Failure) -> Problem:
-    kind, name = failure.ref
-    if failure.code == 404 and kind == "DaskCluster":
-        return Problem("DaskOperatorMissing", "The API server has no kind DaskCluster; install the Dask operator.")
-    if failure.code == 0:
-        return Problem("NameTaken", f"{kind} {name} is not this job's; rename it or the job.")
-    if kind == CLAIM and "exceeded quota" in failure.message:
-        remedy = "Raise the quota, or give a smaller spec.checkpoint.volume.size"
-        return Problem("QuotaExceeded", truncated(f"{failure.message}. {remedy}."))
-    return Problem("ChildRefused", truncated(f"{kind} {name}: {failure.message}"))
+def unanswering(pods: Sequence[Object]) -> str:
+    """Return the sentences about pods whose nodes do not answer Kubernetes: which, and what happens to them."""
+    nodes: dict[str, list[str]] = {}
+    for pod in pods:
+        node = str((pod.get("spec") or {}).get("nodeName") or "?")
+        nodes.setdefault(node, []).append(pod["metadata"]["name"])
+    each = [f"Node {node} of {', '.join(names)} does not answer Kubernetes." for node, names in sorted(nodes.items())]
+    return f"{' '.join(each)} Pods of such a node are deleted and replaced after five minutes, by default."
+
+
+def _refused_pods(deployment: Object | None, namespace: str) -> Iterator[Problem]:
+    failed = replica_failure(deployment)
+    if failed is not None:
+        yield _refused_pod(str(failed.get("message", "")), namespace)
 
 
 def _dask_operator_problems(seen: Observed, clock: Clock) -> Iterator[Problem]:
     if seen.cluster is None:
         return
-    metadata = seen.cluster["metadata"]
+    created = seen.cluster["metadata"].get("creationTimestamp")
     phase = (seen.cluster.get("status") or {}).get("phase")
-    is_released = is_terminating(seen.cluster)
-    if is_released and clock.passed(metadata["deletionTimestamp"], DASK_OPERATOR_TIMEOUT_SECONDS):
-        yield Problem("DaskOperatorMissing", "The Dask operator does not release the DaskCluster; is it running?")
-    elif not phase and clock.passed(metadata.get("creationTimestamp"), DASK_OPERATOR_TIMEOUT_SECONDS):
+    if not phase and clock.passed(created, DASK_OPERATOR_TIMEOUT_SECONDS):
         yield Problem("DaskOperatorMissing", "The Dask operator does not process the DaskCluster; is it running?")
     elif phase == "Error":
         yield Problem("ChildRefused", "The Dask operator refuses the DaskCluster; its log says why.")
+
+
+def _part_problems(seen: Observed, clock: Clock) -> Iterator[Problem]:
+    """Yield which part the Dask operator has not made for the DaskCluster, with the refusal if it has told of one."""
+    missing = missing_parts_of(seen)
+    if not missing or seen.cluster is None:
+        return
+    told = _newest_warning(seen, seen.cluster["metadata"]["name"], ("Logging",), clock)
+    if told is not None:
+        # The Dask operator logs a traceback, whose last line is the API server's answer.
+        answer = _ERROR_CLASS.sub("", str(told.get("message", "")).strip().splitlines()[-1])
+        yield refused_write(Failure(missing[0], FORBIDDEN, answer, "create"), seen.namespace)
+    elif clock.passed(_pending_since(seen.cluster), DASK_OPERATOR_TIMEOUT_SECONDS):
+        each = " and ".join(f"the {ref.kind} {ref.name}" for ref in missing)
+        name = seen.cluster["metadata"]["name"]
+        text = (
+            f"The DaskCluster {name} lacks {each}, which the Dask operator has to make. A quota or a policy may refuse "
+        )
+        text += (
+            f"that: `kubectl describe daskcluster {name} --namespace {seen.namespace}` and the Dask operator's log say."
+        )
+        yield Problem("PartsMissing", text)
+
+
+def missing_parts_of(seen: Observed) -> list[Ref]:
+    """Return the parts that a DaskCluster lacks although the Dask operator has taken it up."""
+    phase = ((seen.cluster or {}).get("status") or {}).get("phase")
+    if phase in (None, "", "Error") or is_terminating(seen.cluster):
+        return []
+    wanted = [Ref(kind, names.scheduler(seen.name)) for kind in ("Deployment", "Service")]
+    return [ref for ref in wanted if ref not in seen.parts]
 
 
 def _claim_problems(seen: Observed, clock: Clock) -> Iterator[Problem]:
@@ -137,20 +191,23 @@ def _role_problems(seen: Observed, role: str, clock: Clock) -> Iterator[Problem]
     for pod in seen.pods_of(role):
         if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
             continue
-        has_secrets = bool((seen.job.get("spec") or {}).get("imagePullSecrets"))
+        has_secrets = _has_pull_secrets(seen)
         if _is_silent(pod) or (has_secrets and _may_lack_pull_secret(pod)):
             yield from _event_problems(seen, pod["metadata"]["name"], clock)
         yield from pod_problems(pod)
 
 
 def unexplained(seen: Observed, clock: Clock) -> tuple[Object, ...]:
-    """Return at most MOST_EVENT_READS pending pods, claims, and Jobs without a pod that only their events can explain.
+    """Return at most MOST_EVENT_READS objects that only their events can explain: pending pods, claims, Jobs without a
+    pod, and a DaskCluster without its parts.
 
     Events are not watched: the observer reads them before a pass, and the pass says when to read them next.
     """
     silent: list[Object] = []
     job = seen.trainer
     claim = seen.child(CLAIM, names.checkpoints(seen.name))
+    if seen.cluster is not None and missing_parts_of(seen):
+        silent.append(seen.cluster)
     if job is not None and _lacks_a_pod(job):
         silent.append(job)
     # The provisioner of the claim's class may say why it makes no volume.
@@ -159,7 +216,7 @@ def unexplained(seen: Observed, clock: Clock) -> tuple[Object, ...]:
         silent.append(claim)
     silent += [pod for pod in seen.pods if _is_silent(pod) and not is_terminating(pod)]
     found = [body for body in silent if clock.passed(_pending_since(body), UNEXPLAINED_AFTER_SECONDS)]
-    if (seen.job.get("spec") or {}).get("imagePullSecrets"):
+    if _has_pull_secrets(seen):
         found += [pod for pod in seen.pods if _may_lack_pull_secret(pod)]
     return tuple(found[:MOST_EVENT_READS])
 
@@ -168,6 +225,11 @@ def seconds_between_event_reads(pending: tuple[Object, ...], now: datetime) -> f
     """Return the seconds between two reads of the events of these objects."""
     youngest = min(seconds_since(_pending_since(body), now) for body in pending)
     return min(LONGEST_EVENT_AGE_SECONDS, max(SHORTEST_EVENT_AGE_SECONDS, youngest / 4))
+
+
+def _has_pull_secrets(seen: Observed) -> bool:
+    spec = seen.job.get("spec") or {}
+    return bool(spec.get("imagePullSecrets") or (spec.get("pods") or {}).get("imagePullSecrets"))
 
 
 def _lacks_a_volume(claim: Object) -> bool:
@@ -238,24 +300,33 @@ def replica_failure(deployment: Object | None) -> dict[str, Any] | None:
 
 def _event_problems(seen: Observed, name: str, clock: Clock) -> Iterator[Problem]:
     """Yield the problem in the newest event about the object of that name; none if the event is too old."""
-    newest: Object | None = None
-    for event in seen.warnings:
-        is_about = event["involvedObject"].get("name") == name and event.get("reason") in _EVENTS
-        if is_about and (newest is None or _time(event) > _time(newest)):
-            newest = event
-    if newest is None or clock.passed(_time(newest), EVENT_LIFE_SECONDS):
+    newest = _newest_warning(seen, name, _EVENTS, clock)
+    if newest is None:
         return
     text = str(newest.get("message", "")).removeprefix("Error creating: ")
     if newest["reason"] == "FailedCreate":
-        yield _refused_pod(text)
+        yield _refused_pod(text, seen.namespace)
     else:
         yield _problem(_EVENTS[newest["reason"]], name, text)
 
 
-def _refused_pod(text: str) -> Problem:
-    """Return the problem in the API server's refusal of a pod, without the pod's name, which every retry changes."""
-    message = _POD_NAME.sub(r"pods \1-…", text)
-    return _problem("QuotaExceeded" if "exceeded quota" in message else "PodsRefused", "", message)
+def _newest_warning(seen: Observed, name: str, reasons: Container[str], clock: Clock) -> Object | None:
+    """Return the newest event about the object of that name with one of the reasons; None if it is too old."""
+    newest: Object | None = None
+    for event in seen.warnings:
+        is_about = event["involvedObject"].get("name") == name and event.get("reason") in reasons
+        if is_about and (newest is None or _time(event) > _time(newest)):
+            newest = event
+    if newest is None or clock.passed(_time(newest), EVENT_LIFE_SECONDS):
+        return None
+    return newest
+
+
+def _refused_pod(message: str, namespace: str) -> Problem:
+    if _MISSING.search(message):
+        return _problem("PodsRefused", "", _POD_NAME.sub(r"pods \1-…", message))
+    found = refused_pod(message, namespace)
+    return found._replace(message=truncated(found.message))
 
 
 def _crash(container: Object, *, waits: bool) -> str | None:

@@ -8,14 +8,16 @@ import json
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
 from batchgrowth.contract.progress import LARGEST_START, Progress
-from batchgrowth.contract.status import JobStatus, StageRecord
+from batchgrowth.contract.status import JobStatus, StageRecord, TrainerStatus
+from batchgrowth.errors import Fault, PlanError, SpecError
 from batchgrowth.looks import LARGEST_BATCH
 from batchgrowth.manifest.reading import StoredJob, read_stored
+from batchgrowth.notes import remarks
 from batchgrowth.plan import MOST_DECISIONS, BatchDecision, Plan, make_plan
 from batchgrowth.spec import JobSpec
 
@@ -24,6 +26,8 @@ from batchgrowth_operator.seen.report import newest_report
 
 LARGEST_COUNT = 2**31 - 1
 """The largest count of workers or seconds in a report."""
+LARGEST_TIME = 2**37
+"""The largest time in a report, in Unix seconds: what a date can hold."""
 SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -44,6 +48,8 @@ class TrainingState:
     """The number of stages before the first decision that is known; 0 with a report."""
     misfit: str = ""
     """Why there is a report but no usable one; empty otherwise."""
+    reported_epochs: int | None = None
+    """The smaller number of epochs of which the report is; None if it is of the spec's."""
 
 
 def training_state(text: str, seen: Observed, previous: JobStatus) -> TrainingState:
@@ -58,15 +64,10 @@ def training_state(text: str, seen: Observed, previous: JobStatus) -> TrainingSt
     except ValueError as error:
         misfit = str(error)
 
-    known = previous.trainer_status
-    start = 0
-    update = 0
-    if known is not None:
-        start = known.start or 0
-        update = known.update or 0
+    age = age_of(previous)
     if reported is not None:
-        report, plan = reported
-        if (report.start, report.update) >= (start, update):  # not from before the status
+        report, plan, epochs = reported
+        if report.age >= age:  # not from before the status
             expected = None
             if report.forecast is not None and report.ended_at_epoch is None:
                 next_decision = BatchDecision(report.forecast.update, report.forecast.batch_size, math.inf)
@@ -77,18 +78,42 @@ def training_state(text: str, seen: Observed, previous: JobStatus) -> TrainingSt
                 decisions=report.decisions,
                 report=report,
                 update=report.update,
+                reported_epochs=epochs,
             )
 
-    plan, decisions, forgotten = _remembered(text, previous.history)
+    known = previous.trainer_status
+    done = 0 if known is None else known.update or 0
+    # If the state of an earlier start was lost, its decisions were lost too.
+    history = () if is_awaited(known) and not done else previous.history
+    plan, decisions, forgotten = _remembered(text, history)
     return TrainingState(
         plan=plan,
         expected=plan,
         decisions=decisions,
         report=None,
-        update=min(update, plan.updates),
+        update=min(done, plan.updates),
         forgotten=forgotten,
         misfit=misfit,
     )
+
+
+def age_of(status: JobStatus) -> tuple[int, int, int]:
+    """Return the age of the report from which the status was made: see Progress.age."""
+    known = status.trainer_status
+    if known is None:
+        return 0, 0, 0
+    start = known.start or 0
+    if is_awaited(known):  # it goes on from a checkpoint, which may be older
+        return start, 0, 0
+    times = 0
+    if status.findings and status.findings[-1].start == start:
+        times = status.findings[-1].times
+    return start, times, known.update or 0
+
+
+def is_awaited(known: TrainerStatus | None) -> bool:
+    """Return whether the status is of a start that has not reported yet: its number is the one that comes next."""
+    return known is not None and known.last_updated_time is None
 
 
 def job_text(seen: Observed) -> str:
@@ -121,6 +146,12 @@ def undecided(text: str) -> Plan:
     return make_plan(spec_of(text))
 
 
+@lru_cache(maxsize=2048)
+def remarks_of(text: str) -> tuple[Fault, ...]:
+    """Return what in the spec can never act in its plan, or wastes workers."""
+    return remarks(spec_of(text), undecided(text))
+
+
 def current_run(history: Iterable[StageRecord]) -> tuple[StageRecord, ...]:
     """Return the newest records with rising indices: a restarted trainer may have begun earlier stages again."""
     run: list[StageRecord] = []
@@ -130,14 +161,42 @@ def current_run(history: Iterable[StageRecord]) -> tuple[StageRecord, ...]:
     return tuple(reversed(run))
 
 
-def _reported(text: str, seen: Observed) -> tuple[Progress, Plan] | None:
-    """Return the trainer's report and the plan that follows from its decisions; None before the first report.
+def _reported(text: str, seen: Observed) -> tuple[Progress, Plan, int | None] | None:
+    """Return the trainer's report, the plan that follows from its decisions, and the number of epochs of which it is.
 
-    Raises ValueError, naming the field, if this job cannot have made the report.
+    That number is None if it is the spec's, and the result is None before the first report. Raises ValueError, naming
+    the field, if this job cannot have made the report.
     """
     report = newest_report(seen)
     if report is None:
         return None
+    before = int(report.epochs)
+    plan = _decided(text, report.decisions)
+    is_shorter = report.ended_at_epoch is None and 0 < before < spec_of(text).epochs
+    if plan is None or plan.updates == report.updates or not is_shorter:
+        return report, _plan_of(text, report), None
+
+    # spec.epochs has grown, and the trainer does not know it yet.
+    try:
+        _plan_of(_with_epochs(text, before), report)
+    except (SpecError, PlanError) as error:
+        raise ValueError(f"progress.epochs: {before}; {error}") from error
+    longer = replace(report, updates=plan.updates, epochs=plan.epochs, eta_seconds=None, weights_sha256=None)
+    return longer, plan, before
+
+
+def _with_epochs(text: str, epochs: int) -> str:
+    """Return the text of the same job with this spec.epochs."""
+    job = json.loads(text)
+    job["spec"]["epochs"] = epochs
+    return json.dumps(job, ensure_ascii=False, sort_keys=True)
+
+
+def _plan_of(text: str, report: Progress) -> Plan:
+    """Return the plan that follows from a report's decisions.
+
+    Raises ValueError, naming the field, if this job cannot have made the report.
+    """
     plan = _decided(text, report.decisions)
     if plan is None:
         raise ValueError("progress.decisions: not those of a training of this job")
@@ -162,14 +221,21 @@ def _reported(text: str, seen: Observed) -> tuple[Progress, Plan] | None:
         ("ready", report.ready or 0, LARGEST_COUNT),
         ("seconds_per_update", report.seconds_per_update or 0, LARGEST_COUNT),
     ]
+    if report.went_back is not None:
+        largest += [
+            ("went_back.times", report.went_back.times, LARGEST_COUNT),
+            ("went_back.reached", report.went_back.reached, LARGEST_START),  # a plan that was undone may have had more
+            ("went_back.update", report.went_back.update, report.went_back.reached),
+        ]
     largest += [(f"crews.{stage}", count, LARGEST_COUNT) for stage, count in report.crews.items()]
     largest += [(f"pauses.{stage}", seconds, LARGEST_COUNT) for stage, seconds in report.pauses.items()]
+    largest += [(f"begun.{stage}", seconds, LARGEST_TIME) for stage, seconds in report.begun.items()]
     for name, number, most in largest:
         if not 0 <= number <= most:
             raise ValueError(f"progress.{name}: {number:g}; the plan allows 0 to {most}")
     if report.weights_sha256 is not None and not SHA256.fullmatch(report.weights_sha256):
         raise ValueError("progress.weights_sha256: not the 64 hexadecimal digits of a SHA-256")
-    return report, plan
+    return plan
 
 
 def _remembered(text: str, history: Iterable[StageRecord]) -> tuple[Plan, tuple[BatchDecision, ...], int]:

@@ -19,7 +19,7 @@ def report_of(config_map: Object | None) -> Progress | None:
 
     Raises ValueError, naming the field, if the text is not a report.
     """
-    text = _text_of(config_map)
+    text = text_of(config_map)
     if text is None:
         return None
     return _read(text)
@@ -40,21 +40,21 @@ def newest_report(seen: Observed) -> Progress | None:
                     known.append(_read(ending["message"]))
     if written is not None:
         known.append(written)
-    return max(known, key=lambda report: (report.start, report.update), default=None)
+    return max(known, key=lambda report: report.age, default=None)
 
 
 def mark_of(config_map: Object | None) -> Hashable:
-    """Return the start and the update in the trainer's report, which change as it trains; None without a report.
+    """Return the start and the position in the trainer's report, which change as it trains; None without a report.
 
     A report that cannot be read is its own mark.
     """
     try:
         report = report_of(config_map)
     except ValueError:
-        return _text_of(config_map)
+        return text_of(config_map)
     if report is None:
         return None
-    return report.start, report.update
+    return report.age
 
 
 def news_of(config_map: Object) -> Hashable:
@@ -64,20 +64,21 @@ def news_of(config_map: Object) -> Hashable:
     try:
         report = report_of(config_map)
     except ValueError:
-        return str(marks), _text_of(config_map)
+        return str(marks), text_of(config_map)
     if report is None:
         return str(marks), None
     # Without what changes while a training goes on; that its pace is known remains.
     lasting = replace(
         report, update=0, epoch=0.0, learning_rate=0.0, loss=None, metrics={}, eta_seconds=None, checkpoint_update=None,
-        exchanged=None,
+        exchanged=None, beat=None,
         forecast=None if report.forecast is None else replace(report.forecast, due_seconds=None),
         seconds_per_update=None if report.seconds_per_update is None else 1.0,
     )  # fmt: skip
     return str(marks), str(lasting)
 
 
-def _text_of(config_map: Object | None) -> str | None:
+def text_of(config_map: Object | None) -> str | None:
+    """Return the text of the report in the trainer's ConfigMap; None before the first one."""
     return ((config_map or {}).get("data") or {}).get(names.PROGRESS_KEY)
 
 

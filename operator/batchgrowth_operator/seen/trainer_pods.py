@@ -12,7 +12,10 @@ from batchgrowth_operator.seen.observed import (
     is_owned_by,
     is_terminating,
 )
+from batchgrowth_operator.seen.turned_away import has_failed_by_nodes_alone
 
+KUBELETS_REASONS = ("ContainersNotReady", "ReadinessGatesNotReady", "PodCompleted", "PodFailed")
+"""Reasons for which a kubelet, whose node is there, calls a pod not ready."""
 GIVEN_UP_AFTER_SECONDS = 60.0
 """Time for which a node may not answer before its trainer is replaced. Kubernetes itself needs 40 to 50 s to notice."""
 
@@ -71,6 +74,20 @@ def _not_ready(pod: Object) -> Object | None:
     return next((c for c in conditions if (c.get("type"), c.get("status")) == ("Ready", "False")), None)
 
 
+def is_cut_off(pod: Object) -> bool:
+    """Return whether the pod's node is probably lost to Kubernetes, whatever the pod's role.
+
+    Kubernetes then marks the pod as not ready, and leaves the kubelet's last word on its containers: they are ready.
+    """
+    status = pod.get("status") or {}
+    not_ready = _not_ready(pod)
+    if status.get("phase") != "Running" or any(endings_of(pod)) or not_ready is None:
+        return False
+    if not_ready.get("reason") in KUBELETS_REASONS:
+        return False
+    return all(container.get("ready", True) for container in status.get("containerStatuses") or ())
+
+
 def is_running(seen: Observed, kept: bool, clock: Clock) -> bool:
     """Return whether a trainer pod may still be working, as a terminating pod that writes its checkpoint.
 
@@ -86,8 +103,24 @@ def is_running(seen: Observed, kept: bool, clock: Clock) -> bool:
     return False
 
 
+def is_stopped(seen: Observed, kept: bool, clock: Clock) -> bool:
+    """Return whether no trainer works and none has finished, so that the next report comes from another start.
+
+    `kept` is as in is_replaceable.
+    """
+    if is_running(seen, kept, clock):
+        return False
+    if any(ending["exitCode"] == 0 for pod in seen.trainer_pods for ending in endings_of(pod)):
+        return False  # its Job is about to say that it has finished
+    job = seen.trainer
+    return job is None or is_terminating(job) or bool(job["spec"].get("suspend")) or is_between_pods(seen)
+
+
 def is_between_pods(seen: Observed) -> bool:
-    """Return whether the trainer's Job goes on without a pod, since Kubernetes waits before it makes the next one."""
+    """Return whether the trainer's Job goes on without a pod, since Kubernetes waits before it makes the next one.
+
+    A Job that has failed only because nodes refused its pods counts too: the operator makes it again.
+    """
     job = seen.trainer
     if job is None or is_terminating(job):
         return False
@@ -96,6 +129,7 @@ def is_between_pods(seen: Observed) -> bool:
         return False
     if any((status.get("uncountedTerminatedPods") or {}).values()):
         return False
-    if any(c.get("status") == "True" for c in status.get("conditions") or ()):
+    ends = any(c.get("status") == "True" for c in status.get("conditions") or ())
+    if ends and not has_failed_by_nodes_alone(seen):
         return False  # it has ended, or is about to
     return all((pod.get("status") or {}).get("phase") == "Failed" for pod in seen.trainer_pods)

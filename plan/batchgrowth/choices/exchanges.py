@@ -7,7 +7,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from batchgrowth.errors import Fault
 from batchgrowth.extend import ExchangeEntry
+from batchgrowth.idle import Faults, FinishedPlan
 from batchgrowth.schema import DecimalText, Model, Rule, decimal_rule
 
 # --- AllReduce: the workers add gradients among themselves, and each takes the step ---
@@ -35,6 +37,14 @@ class GatherScatterBlock(Model):
     )
 
 
+def backups_idle(job: FinishedPlan) -> Faults:
+    """Return that no worker can repeat the part of another if there is one worker in each stage."""
+    if not job.spec.exchange.settings.backups or job.most_workers > 1:
+        return ()
+    given = "true, but each stage has 1 worker, which nobody can repeat"
+    return (Fault("spec.exchange.gatherScatter.backups", given, "give workers.minimum and maximum 2 or more"),)
+
+
 GATHER_SCATTER = ExchangeEntry(
     name="GatherScatter",
     summary="has one server, which gathers the workers' gradients, steps, and scatters the weights",
@@ -42,6 +52,7 @@ GATHER_SCATTER = ExchangeEntry(
     block=GatherScatterBlock,
     implementation="batchgrowth_trainer.drivers.gather_scatter:train",
     example={"backups": True},
+    idle=backups_idle,
 )
 
 
@@ -154,6 +165,12 @@ def replica_rules(name: str, block: str) -> dict[str, tuple[Rule, ...]]:
                 lambda s: s.exchange.type != name or s.exchange.replicas <= s.batch.initial,
                 f"self.exchange.type != '{name}' || {replicas} <= self.batch.initial",
             ),
+            Rule(
+                f"exchange.{block}.replicas",
+                "give at most workload.examples replicas: each takes a part of every batch",
+                lambda s: s.exchange.type != name or s.exchange.replicas <= s.workload.examples,
+                f"self.exchange.type != '{name}' || {replicas} <= self.workload.examples",
+            ),
         ),
     }
 
@@ -176,6 +193,18 @@ class DelayedBlock(Model):
     )
 
 
+def delay_idle(job: FinishedPlan) -> Faults:
+    """Return that no gradient is late, or that none is applied in time; nothing if some are."""
+    path = "spec.exchange.delayed.updates"
+    updates = job.spec.exchange.settings.updates
+    if updates == 0:
+        return (Fault(path, "0, so Delayed does what AllReduce does", "give 1 or more, or exchange.type AllReduce"),)
+    if updates >= job.plan.updates:
+        given = f"{updates:,}, so the first gradient is due after the {job.plan.updates:,} updates of the plan"
+        return (Fault(path, given, "give fewer, or more epochs"),)
+    return ()
+
+
 DELAYED = ExchangeEntry(
     name="Delayed",
     summary="adds gradients while the workers compute the next ones, and applies them some updates later",
@@ -184,7 +213,9 @@ DELAYED = ExchangeEntry(
     implementation="batchgrowth_trainer.drivers.generations:train",
     promise="Repeatable",
     strategy="batchgrowth_trainer.exchange.delayed:Delayed",
+    computes_ahead=True,
     example={"updates": 2},
+    idle=delay_idle,
 )
 
 
@@ -233,6 +264,22 @@ class LocalSGDBlock(Model):
     )
 
 
+def local_sgd_idle(job: FinishedPlan) -> Faults:
+    """Return the settings of LocalSGD that change nothing in the job."""
+    block = job.spec.exchange.settings
+    faults = []
+    if block.after_updates >= job.plan.updates:
+        given = (
+            f"{block.after_updates:,}, so no replica steps by itself in the {job.plan.updates:,} updates of the plan"
+        )
+        faults.append(Fault("spec.exchange.localSGD.afterUpdates", given, "give fewer"))
+    outer = block.outer
+    if outer is not None and Fraction(outer.learning_rate) == 1 and Fraction(outer.momentum) == 0:
+        given = "with learningRate 1 and momentum 0 it applies the mean change as it is"
+        faults.append(Fault("spec.exchange.localSGD.outer", given, "give other numbers, or leave outer out"))
+    return tuple(faults)
+
+
 LOCAL_SGD = ExchangeEntry(
     name="LocalSGD",
     summary="lets a fixed number of logical replicas step by themselves, and averages them now and then",
@@ -244,6 +291,7 @@ LOCAL_SGD = ExchangeEntry(
     longest_round=lambda settings: settings.every_updates,
     strategy="batchgrowth_trainer.exchange.local_sgd:LocalSGD",
     example={"replicas": 4, "everyUpdates": 4},
+    idle=local_sgd_idle,
     outer_rules=replica_rules("LocalSGD", "localSGD"),
 )
 
@@ -266,6 +314,14 @@ class ElasticAveragingBlock(Model):
     rules: ClassVar = (decimal_rule("elasticity", most=1),)
 
 
+def spring_idle(job: FinishedPlan) -> Faults:
+    """Return that replicas and centre never pull each other if the elasticity is 0."""
+    if Fraction(job.spec.exchange.settings.elasticity) > 0:
+        return ()
+    given = "0, so the centre keeps the first weights and pulls no replica"
+    return (Fault("spec.exchange.elasticAveraging.elasticity", given, "give a decimal more than 0"),)
+
+
 ELASTIC_AVERAGING = ExchangeEntry(
     name="ElasticAveraging",
     summary="pulls a fixed number of logical replicas towards a centre, and the centre towards them",
@@ -279,6 +335,7 @@ ELASTIC_AVERAGING = ExchangeEntry(
     longest_round=lambda settings: settings.every_updates,
     strategy="batchgrowth_trainer.exchange.elastic_averaging:ElasticAveraging",
     example={"replicas": 4, "everyUpdates": 2},
+    idle=spring_idle,
     outer_rules=replica_rules("ElasticAveraging", "elasticAveraging"),
 )
 
@@ -373,6 +430,13 @@ class TopKBlock(Model):
         return max(1, ceil(Fraction(self.density) * parameters))
 
 
+def density_idle(job: FinishedPlan) -> Faults:
+    """Return that no change is sent later if all are sent at once."""
+    if Fraction(job.spec.exchange.settings.density) < 1:
+        return ()
+    return (Fault("spec.exchange.topK.density", "1, so every change is sent at once", "give a decimal below 1"),)
+
+
 TOP_K = ExchangeEntry(
     name="TopK",
     summary="lets a fixed number of logical replicas send only their largest changes, and the others later",
@@ -386,6 +450,7 @@ TOP_K = ExchangeEntry(
     longest_round=lambda settings: settings.every_updates,
     strategy="batchgrowth_trainer.exchange.top_k:TopK",
     example={"replicas": 4, "density": "0.05"},
+    idle=density_idle,
     outer_rules=replica_rules("TopK", "topK"),
 )
 
@@ -419,6 +484,7 @@ DOWNPOUR = ExchangeEntry(
     all_connected=True,
     longest_round=lambda _: 2,
     strategy="batchgrowth_trainer.exchange.downpour:Downpour",
+    computes_ahead=True,
     example={"maximumStaleness": 8},
     outer_rules={
         "JobSpec": (
@@ -458,6 +524,14 @@ class HogwildBlock(Model):
     )
 
 
+def threads_idle(job: FinishedPlan) -> Faults:
+    """Return that a single thread shares the weights with no other."""
+    if job.spec.exchange.settings.threads > 1:
+        return ()
+    given = "1 thread shares the weights with no other, as in SingleProcess"
+    return (Fault("spec.exchange.hogwild.threads", given, "give 2 or more, or exchange.type SingleProcess"),)
+
+
 HOGWILD = ExchangeEntry(
     name="Hogwild",
     summary="lets threads of one process update the same weights without locks, so weights differ from run to run",
@@ -467,6 +541,7 @@ HOGWILD = ExchangeEntry(
     uses_workers=False,
     promise="Nondeterministic",
     example={"threads": 2},
+    idle=threads_idle,
     outer_rules={
         "JobSpec": (
             Rule(

@@ -10,7 +10,9 @@ from typing import ClassVar, Self
 
 from pydantic import Field
 
-from batchgrowth.extend import Coarser, GrowthEntry, ScheduleRule, Until
+from batchgrowth.errors import Fault
+from batchgrowth.extend import Coarser, GrowthEntry, ScheduleRule, Until, always_acts
+from batchgrowth.idle import Faults, FinishedPlan, growth_idle
 from batchgrowth.looks import LARGEST_BATCH
 from batchgrowth.position import Position
 from batchgrowth.schema import DecimalText, Model, Rule, decimal_rule
@@ -37,6 +39,7 @@ CONSTANT = GrowthEntry(
     name="Constant",
     summary="stays at batch.initial",
     implementation=lambda initial, _settings, _schedule: ConstantRule(initial),
+    idle=always_acts,
 )
 
 
@@ -125,7 +128,7 @@ class LinearGrowthBlock(Model):
     rules: ClassVar = (decimal_rule("examplesPerUpdate", above=0, most=1_000_000, example="0.25"),)
 
     def coarser(self, epochs: int, updates: int, stages: int) -> Coarser:  # noqa: ARG002
-        """Return the everyUpdates with which a plan of at most `updates` updates has at most `stages` stages."""
+        """Return the smallest everyUpdates that cuts `updates` updates into at most `stages` stages."""
         return Coarser("linear.everyUpdates", self.every_updates, -(-updates // stages))
 
 
@@ -313,6 +316,21 @@ class MilestonesRule:
         return bisect_right(self.at, position.epoch)
 
 
+def steps_idle(job: FinishedPlan) -> Faults:
+    """Return the steps after which neither the batch nor the learning rate is another than before."""
+    idle = growth_idle(job)
+    batch = job.spec.batch
+    if idle or job.spec.learning_rate.entry.falls_past_maximum:
+        return idle
+    faults = []
+    for index, (before, step) in enumerate(pairwise(batch.growth.milestones.steps), start=1):
+        if min(before.batch_size, step.batch_size) >= batch.maximum:
+            given = f"{step.batch_size:,} is more than batch.maximum, {batch.maximum:,}, which the batch has already"
+            path = f"spec.batch.growth.milestones.steps[{index}].batchSize"
+            faults.append(Fault(path, given, f"give a batch.maximum of {step.batch_size:,}, or leave the step out"))
+    return tuple(faults)
+
+
 MILESTONES = GrowthEntry(
     name="Milestones",
     summary="follows a list of batch sizes",
@@ -321,6 +339,7 @@ MILESTONES = GrowthEntry(
     implementation=MilestonesRule.of,
     last_update=MilestonesBlock.last_update,
     shrinks=MilestonesBlock.shrinks,
+    idle=steps_idle,
     example={"steps": [{"epoch": 1, "batchSize": 64}, {"epoch": 2, "batchSize": 256}]},
     outer_rules={
         "Batch": (

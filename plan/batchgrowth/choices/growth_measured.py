@@ -12,7 +12,7 @@ from pydantic import Field
 
 from batchgrowth.extend import MeasuredEntry
 from batchgrowth.looks import Look, ratio, two_shards
-from batchgrowth.schema import ENTRYPOINT, DecimalText, Model, decimal_rule
+from batchgrowth.schema import ENTRYPOINT, DecimalText, Model, decimal_rule, module_rule
 from batchgrowth.shards import busiest
 
 # --- GradientNorm: d = B0 · |G(w0)|² / |G(w)|². AdaDamp's form for neural networks, Sievert and Shah, 2021 ---
@@ -316,6 +316,8 @@ class CustomBlock(Model):
         description="How many numbers the function remembers from look to look, in look.memory; all are 0 at first. "
         f"At most {MOST_NUMBERS}. Default: 0.",
     )
+
+    rules: ClassVar = (module_rule("entrypoint"),)
 
 
 @dataclass(frozen=True, slots=True)

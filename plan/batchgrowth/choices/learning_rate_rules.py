@@ -5,7 +5,8 @@ What else the learning rate of an update depends on is in batchgrowth/learning_r
 
 from fractions import Fraction
 
-from batchgrowth.extend import RateEntry, square_root
+from batchgrowth.extend import RateEntry, always_acts, square_root
+from batchgrowth.idle import gain_idle
 from batchgrowth.looks import Signals, Windows
 from batchgrowth.schema import Rule
 
@@ -15,6 +16,7 @@ CONSTANT = RateEntry(
     name="Constant",
     summary="does not depend on the batch",
     implementation=lambda rate, _initial, _wanted, _used: rate,
+    idle=always_acts,  # what it is chosen for is that the learning rate stays
 )
 
 
@@ -26,6 +28,7 @@ DECAY_PAST_MAXIMUM = RateEntry(
     source="Sievert and Shah, 2021",
     implementation=lambda rate, _initial, wanted, used: rate * used / wanted,
     falls_past_maximum=True,
+    idle=always_acts,  # it is the default, and need not be meant
 )
 
 
@@ -81,6 +84,7 @@ ADA_SCALE = RateEntry(
     block=AdaScaleBlock,
     implementation=lambda rate, _initial, _wanted, _used: rate,
     gain=gain,
+    idle=gain_idle,
     outer_rules={
         "JobSpec": (
             Rule(

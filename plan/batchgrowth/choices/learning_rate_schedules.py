@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from batchgrowth.extend import SIXTY_DIGITS, ScheduleEntry, power, square_root
+from batchgrowth.extend import SIXTY_DIGITS, ScheduleEntry, always_acts, power, square_root
 from batchgrowth.schema import DecimalText, Model, Rule, decimal_rule
 
 # --- Constant: factor 1 ---
@@ -27,6 +27,7 @@ CONSTANT = ScheduleEntry(
     name="Constant",
     summary="does not depend on the epoch",
     implementation=lambda _settings, _epochs: ConstantSchedule(),
+    idle=always_acts,
 )
 
 

@@ -6,11 +6,29 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, StringConstraints
 
+from batchgrowth.errors import Fault
 from batchgrowth.extend import OptimizerEntry
-from batchgrowth.schema import ENTRYPOINT, DecimalText, Model, Rule, decimal_rule
+from batchgrowth.idle import Faults, FinishedPlan
+from batchgrowth.schema import ENTRYPOINT, DecimalText, Model, Rule, decimal_rule, module_rule
 
 WEIGHT_DECAY_AT_MOST_ONE = decimal_rule("weightDecay", most=1)
 """The rule of every optimizer with weight decay."""
+
+
+def decay_idle(job: FinishedPlan) -> Faults:
+    """Return that optimizer.withoutDecay spares parameters from a weight decay of 0; nothing if there is a decay."""
+    optimizer = job.spec.optimizer
+    if optimizer.without_decay is None or Fraction(optimizer.settings.weight_decay) > 0:
+        return ()
+    path = "spec.optimizer.withoutDecay"
+    block = optimizer.entry.block_name
+    return (
+        Fault(
+            path,
+            f"it spares nothing, since {block}.weightDecay is 0",
+            f"give {block}.weightDecay more than 0, or leave withoutDecay out",
+        ),
+    )
 
 
 # --- SGD: Sutskever et al., 2013 ---
@@ -45,6 +63,7 @@ SGD = OptimizerEntry(
     source="Sutskever et al., 2013",
     block=SGDBlock,
     implementation="batchgrowth_trainer.replica.optimizers:sgd_stepper",
+    idle=decay_idle,
     example={"momentum": "0.9"},
 )
 
@@ -73,6 +92,7 @@ ADAGRAD = OptimizerEntry(
     source="Duchi et al., 2011",
     block=AdagradBlock,
     implementation="batchgrowth_trainer.replica.optimizers:adagrad_stepper",
+    idle=decay_idle,
 )
 
 
@@ -112,6 +132,7 @@ RMSPROP = OptimizerEntry(
     source="Tieleman and Hinton, 2012",
     block=RMSpropBlock,
     implementation="batchgrowth_trainer.replica.optimizers:rmsprop_stepper",
+    idle=decay_idle,
     example={"momentum": "0.9", "centered": True},
 )
 
@@ -153,6 +174,7 @@ ADAM = OptimizerEntry(
     source="Kingma and Ba, 2015",
     block=AdamBlock,
     implementation="batchgrowth_trainer.replica.optimizers:adam_stepper",
+    idle=decay_idle,
     example={"weightDecay": "0.001"},
 )
 
@@ -174,6 +196,7 @@ ADAMW = OptimizerEntry(
     source="Loshchilov and Hutter, 2019",
     block=AdamWBlock,
     implementation="batchgrowth_trainer.replica.optimizers:adamw_stepper",
+    idle=decay_idle,
 )
 
 
@@ -273,6 +296,7 @@ LBFGS = OptimizerEntry(
     source="Dean et al., 2012; Nocedal and Wright, 2006",
     block=LBFGSBlock,
     implementation="batchgrowth_trainer.replica.lbfgs:maker",
+    idle=decay_idle,
     example={"history": 5},
     compares_gradients=True,
 )
@@ -302,6 +326,7 @@ class TorchBlock(Model):
     )
 
     rules: ClassVar = (
+        module_rule("optimizer"),
         Rule(
             "arguments",
             "remove params and lr: the parameters are the model's, and learningRate gives the rate of each update",

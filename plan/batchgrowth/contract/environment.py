@@ -10,6 +10,12 @@ memory to the system in pieces of 64 MiB, and a separately mapped chunk of 32 Mi
 The next update then waits for each page again: about 30,000 pages for VGG-11.
 """
 
+HASH_SEED = "6640"
+"""The seed of Python's hashes in workers, on which the order of a set of texts depends.
+
+Code may number words in that order, and every process must give them the same numbers. Dask sets the same seed.
+"""
+
 DASK: dict[str, bool | str] = {
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "1s",

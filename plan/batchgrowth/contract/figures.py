@@ -36,6 +36,15 @@ class ExchangeFigures:
     backups: int = _total("Parts of updates that an idle worker repeated since the trainer's start.")
     backups_first: int = _total("Repeated parts whose backup came first.", part_of="backups")
 
+    checks: int = _total("Checks in which the workers computed the same shard, since the trainer's start.")
+    differences: int = _total("Checks that found a difference.", part_of="checks")
+    checked_update: int | None = _last("Newest update after which a check found no difference.")
+
+    @property
+    def checks_passed(self) -> int:
+        """Return the number of checks that found no difference."""
+        return self.checks - self.differences
+
     @property
     def backups_second(self) -> int:
         """Return the number of repeated parts whose original came first."""

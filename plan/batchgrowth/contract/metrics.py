@@ -43,6 +43,12 @@ TRAINER = (
     ),
     Metric("batchgrowth_batch_size", "gauge", "Batch size of the current stage.", "examples"),
     Metric(
+        "batchgrowth_checked_updates",
+        "gauge",
+        "Updates that were done at the newest check that found no difference between the workers.",
+        figures={"": "checked_update"},
+    ),
+    Metric(
         "batchgrowth_checkpoint_duration_seconds",
         "histogram",
         "Checkpoint write time.",
@@ -54,6 +60,13 @@ TRAINER = (
         "batchgrowth_checkpoint_last_success_timestamp_seconds", "gauge", "Time of the newest checkpoint.", "seconds"
     ),
     Metric("batchgrowth_checkpoint_size_bytes", "gauge", "Size of the newest checkpoint.", "bytes"),
+    Metric(
+        "batchgrowth_checks_total",
+        "counter",
+        "Checks in which the workers computed the same shard, by whether they got the same bits: same or different.",
+        labels=("result",),
+        figures={"same": "checks_passed", "different": "differences"},
+    ),
     Metric(
         "batchgrowth_compression_error_ratio",
         "gauge",
@@ -84,6 +97,14 @@ TRAINER = (
     Metric("batchgrowth_progress_ratio", "gauge", "Share of the plan's updates that are done, from 0 to 1.", "ratio"),
     Metric("batchgrowth_recoveries_total", "counter", "Updates repeated because a worker was lost."),
     Metric(
+        "batchgrowth_remaining_seconds",
+        "gauge",
+        "Time to the end of the run by the model of the forecast: expected, or an end of the interval that shall hold "
+        "9 in 10 runs, low or high.",
+        "seconds",
+        labels=("bound",),
+    ),
+    Metric(
         "batchgrowth_replica_distance",
         "gauge",
         "Root mean square distance of the logical replicas from their mean; 0 with an exchange without replicas.",
@@ -113,6 +134,12 @@ TRAINER = (
         labels=("part",),
         buckets=UPDATE_BUCKETS,
     ),
+    Metric(
+        "batchgrowth_update_forecast_seconds",
+        "gauge",
+        "Time of an update of the current stage by the model of the forecast, with its share of evaluations.",
+        "seconds",
+    ),
     Metric("batchgrowth_updates_total", "counter", "Updates committed."),
     Metric("batchgrowth_workers", "gauge", "Workers, by state: wanted by the plan, or training.", labels=("state",)),
 )
@@ -121,16 +148,16 @@ OPERATOR = (
     Metric(
         "batchgrowth_operator_api_requests_total",
         "counter",
-        "Requests to the API server.",
+        "Requests to the API server. The code of a write into a namespace that is being deleted is terminating.",
         labels=("verb", "resource", "code"),
     ),
     Metric(
         "batchgrowth_operator_job_condition",
         "gauge",
         "1 for the status that a job's condition has now, 0 for its other statuses.",
-        labels=("namespace", "job", "type", "status"),
+        labels=("job_namespace", "job_name", "type", "status"),
     ),
-    Metric("batchgrowth_operator_jobs", "gauge", "Jobs, by phase.", labels=("state",)),
+    Metric("batchgrowth_operator_jobs", "gauge", "Jobs, by state (the phase).", labels=("state",)),
     Metric(
         "batchgrowth_operator_reconcile_duration_seconds",
         "histogram",
@@ -147,6 +174,12 @@ OPERATOR = (
         "counter",
         "Status writes, by whether one was needed.",
         labels=("result",),
+    ),
+    Metric(
+        "batchgrowth_operator_watch_broken",
+        "gauge",
+        "1 while the API server refuses the watch of a resource in one namespace, whose jobs wait; 0 once it works.",
+        labels=("watched_namespace", "resource"),
     ),
     Metric(
         "batchgrowth_operator_workers_ready_duration_seconds",

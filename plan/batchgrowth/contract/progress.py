@@ -1,5 +1,8 @@
 """A trainer's progress report: one small JSON document, from the trainer to the operator.
 
+The trainer makes it in sinks/report.py, with the time that is left. The operator reads it in seen/report.py, checks it
+against the plan in seen/progress.py, and job/status.py copies it into the status.
+
 The report comes from a pod that runs a user's code, so pydantic checks it strictly when it is read.
 """
 
@@ -23,15 +26,19 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from batchgrowth.contract.figures import ExchangeFigures
-from batchgrowth.forecast import Forecast
+from batchgrowth.next_look import Forecast
 from batchgrowth.plan import BatchDecision
 
 LARGEST_START = 2**53
 """The largest number of a start: older trainers used a time."""
 MOST_DIFFERING = 8
-"""The most workers of another arithmetic that a report lists."""
+"""The most workers of another arithmetic that a report lists, and the most that it says computed wrongly."""
+LONGEST_CAUSE = 512
+"""The most characters of the sentence about a worker that computed wrongly."""
 LONGEST_PERIOD_SECONDS = 10.0
-"""Longest time between two reports of a trainer that commits updates, in seconds."""
+"""Longest time between two reports of a trainer, in seconds."""
+MOST_BEGUN = 16
+"""The most stages of which a report has the time at which they began."""
 
 
 def _within_floats(number: int) -> int:
@@ -61,19 +68,44 @@ Decisions = Annotated[tuple[BatchDecision, ...], GetPydanticSchema(lambda _, sch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WentBack:
+    """The last time that training went back, because a spot check found workers that compute wrongly.
+
+    `times` counts how often it went back since the trainer's start. `workers` are the names of those that were wrong,
+    at most MOST_DIFFERING; TRAINER stands for the trainer itself. `cause` says in which update, and what differed. The
+    updates after `update`, up to `reached`, were undone.
+    """
+
+    __pydantic_config__: ClassVar = ConfigDict(strict=True)
+
+    times: Whole
+    workers: tuple[str, ...]
+    cause: str
+    reached: Whole
+    update: Whole
+
+
+TRAINER = "trainer"
+"""The name of the trainer among the workers that a report lists."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """The position and state of a training.
 
     `update` of `updates` updates and `epoch` of `epochs` epochs are done. `start` grows with each start of the trainer.
     `loss` is the mean over the examples since the last report. Times are in seconds. None means unknown: the loss
-    before the first update, the remaining time before a pace is measured, the checkpoint before the first one, the
+    before the first update, the remaining time before the first fit, the checkpoint before the first one, the
     digest of the weights before the end. `workers` is the number that train, `ready` the number that could: they have
     joined and loaded their data. `waiting_for` names what a paused training waits for.
-    By stage index, `crews` holds the most workers that trained at once, and `pauses` the longest pause while workers
-    joined or left. `decisions` are those of a measured growth so far. `forecast` is what its next look will probably
-    decide, if that is another batch. `ended_at_epoch` is the epoch after which stopEarly ended the training.
-    `differing` are the workers that add differently than the job, by name, with the reason, at most MOST_DIFFERING.
-    `exchanged` is what the exchange did since the trainer's start; None if the trainer is of an earlier version.
+    By stage index, `crews` holds the most workers that trained at once, `pauses` the longest pause while workers joined
+    or left, and `begun` the Unix time at which the stage began, for the newest MOST_BEGUN stages of this start. `beat`
+    counts the reports of this start, which come at least every LONGEST_PERIOD_SECONDS even if nothing is new; None if
+    the trainer is of an earlier version. `decisions` are those of a measured growth so far. `forecast` is what its next
+    look will probably decide, if that is another batch. `ended_at_epoch` is the epoch after which stopEarly ended the
+    training. `differing` are the workers that add differently than the job, by name, with the reason, at most
+    MOST_DIFFERING. `exchanged` is what the exchange did since the trainer's start; None if the trainer is of an earlier
+    version. `went_back` is the last finding of a spot check since the trainer's start; None without one.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(strict=True, allow_inf_nan=False)
@@ -96,17 +128,26 @@ class Progress:
     waiting_for: str | None = None
     crews: Mapping[str, float] = field(default_factory=dict)
     pauses: Mapping[str, float] = field(default_factory=dict)
+    begun: Mapping[str, float] = field(default_factory=dict)
+    beat: Whole | None = None
     weights_sha256: str | None = None
     decisions: Decisions = ()
     forecast: Annotated[Forecast | None, WrapValidator(_or_none)] = None
     ended_at_epoch: Whole | None = None
     differing: Mapping[str, str] = field(default_factory=dict)
     exchanged: Annotated[ExchangeFigures | None, WrapValidator(_or_none)] = None
+    went_back: WentBack | None = None
 
     @property
     def fraction(self) -> float:
         """Return the share of the updates that are done, from 0 to 1."""
         return self.update / self.updates if self.updates else 1.0
+
+    @property
+    def age(self) -> tuple[int, int, int]:
+        """Return what grows from report to report, since updates do not: training may go back within a start."""
+        times = 0 if self.went_back is None else self.went_back.times
+        return self.start, times, self.update
 
     def to_json(self) -> str:
         """Return one line of JSON; a loss that is not finite becomes null, since JSON has no NaN."""
@@ -149,6 +190,8 @@ def _first_fault(error: ValidationError) -> str:
 
 def _finite(value: Any) -> Any:
     """Return the value as JSON can hold it: a number that is not finite becomes null, or is left out of a mapping."""
+    if isinstance(value, WentBack):
+        return asdict(value)
     if isinstance(value, tuple):
         return [[one.update, one.wanted, _finite(one.value)] for one in value]
     if isinstance(value, Forecast | ExchangeFigures):

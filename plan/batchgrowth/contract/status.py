@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, StringConstraints, create_model
 
 from batchgrowth.contract.figures import ExchangeFigures
+from batchgrowth.contract.progress import LONGEST_CAUSE, MOST_DIFFERING
 from batchgrowth.schema import Model
 
 CONDITIONS = {
@@ -15,10 +16,13 @@ CONDITIONS = {
     "Resizing": "Workers are being added or removed.",
     "Degraded": "Training goes on with fewer workers than planned for the stage, or with a worker whose arithmetic "
     "differs from the job's.",
-    "Stalled": "The trainer has committed no update for longer than expected.",
-    "Contested": "Another process keeps changing a field of the job's objects against the operator.",
+    "Stalled": "The trainer has committed no update for longer than expected, or the job failed or is not accepted.",
+    "Contested": "Another process keeps changing or deleting the job's objects against the operator.",
     "Suspended": "The job holds no workers because spec.suspend is true.",
     "Succeeded": "True when training has ended as it should, False when the job failed, Unknown until then.",
+    "Complete": "True when training has ended as it should, as in a Job of Kubernetes.",
+    "Failed": "True when the job failed, as in a Job of Kubernetes.",
+    "Reconciling": "The operator is starting the training, or stopping it for spec.suspend.",
 }
 
 HELD_UP = {
@@ -31,6 +35,13 @@ HELD_UP = {
     "PodsRefused": "The API server refuses the pods; the message quotes it.",
 }
 """Reasons that keep pods from running, the workers' and the trainer's alike."""
+
+FLAPPING = "Flapping"
+"""Reason of a condition that is good now, and counts as bad because it has turned bad again and again."""
+_FLAPPING = {
+    FLAPPING: "It turned bad again and again and is good now, as the message says; its status follows after five "
+    "minutes."
+}
 
 REASONS = {
     "Accepted": {
@@ -47,8 +58,16 @@ REASONS = {
         "WaitingForScheduler": "The scheduler is still starting.",
         "DaskOperatorMissing": "The Dask operator does not process the DaskCluster; install or restart it.",
         **HELD_UP,
-        "ChildRefused": "The API server refuses to store or delete one of the job's objects; the message quotes it.",
-        "NameTaken": "An object that the job needs exists and belongs to another owner; the message names it.",
+        **_FLAPPING,
+        "NodeUnreachable": "The node of the scheduler or of a worker does not answer Kubernetes; the message names it.",
+        "ChildRefused": "The API server refuses to store or delete one of the job's objects. The message names the "
+        "object, quotes the refusal, and says who refuses and what helps.",
+        "NameTaken": "An object that the job needs exists and belongs to another owner, or is left from an earlier job "
+        "of this name; the message names it.",
+        "PartsMissing": "The Dask operator has not made a part of the DaskCluster; the message names it.",
+        "DeletionStuck": "One of the job's objects was deleted and stays; the message names the finalizer that holds "
+        "it, and the command that removes it.",
+        "NamespaceTerminating": "The namespace is being deleted, so the operator makes nothing in it.",
         "Released": "The job is over or suspended and needs no cluster.",
     },
     "Training": {
@@ -62,34 +81,49 @@ REASONS = {
         "TrainerRestarting": "The trainer was lost, or failed with an error that may pass. It restarts from its last "
         "checkpoint, or from the beginning if checkpoints are not kept; the message has its exit code and error.",
         **HELD_UP,
+        "TrainerSuspended": "Another process keeps the trainer's Job suspended; the message names it if it is known.",
+        **_FLAPPING,
         "Ended": "The trainer has ended.",
         "Paused": "spec.suspend is true.",
     },
     "Resizing": {
         "ScalingUp": "The operator has requested more workers, for the next stage or a new bound.",
+        **HELD_UP,
         "ScalingDown": "Workers that are no longer needed are being removed.",
+        **_FLAPPING,
         "AtTarget": "As many workers have joined as were requested.",
     },
     "Degraded": {
         "TooFewWorkers": "Workers have been missing for longer than spec.workers.waitSeconds and at least ten seconds, "
         "or are missing repeatedly.",
+        "NodeUnreachable": "Updates go on, but a node with pods of the job does not answer Kubernetes; the message "
+        "names both.",
         "ArithmeticDiffers": "A worker's arithmetic differs from the job's: it computes another digest for the job's "
         "first shard, because of its processor, its version of torch or its code. The message names the worker, its "
         "node and what differs. The worker trains only if too few others are ready, and the last bits of the weights "
         "may then differ; spec.workers.sameArithmetic: Required refuses it.",
+        **_FLAPPING,
         "FullStrength": "No worker has been missing for that long, and no worker's arithmetic differs.",
     },
     "Stalled": {
         "NoProgress": "The last update was too long ago; the message says how long.",
+        "ReportsStopped": "The trainer's reports have stopped, which come every ten seconds even while it waits. The "
+        "message says since when and what the operator found: pods, scheduler, foreign network policies, and whether "
+        "it may read the reports itself.",
+        **_FLAPPING,
         "ReportRefused": "The operator ignores the trainer's report, because this job cannot have made it; the message "
         "names the field. The workload's code may have written it.",
+        "JobFailed": "The job failed, and nothing will restart it; Succeeded has the cause.",
+        "JobRefused": "The job is not accepted; Accepted has the cause.",
         "ProgressSeen": "Updates arrive as expected.",
     },
     "Contested": {
         "ChildRewritten": "An autoscaler, a webhook or a script keeps changing a field that the operator owns. The "
         "message names the object, the field and, if known, who changes it. The operator restores the field five times "
         "at once, then after a wait that doubles up to five minutes; changes of the job still apply at once.",
-        "ChildrenKept": "Nothing keeps changing a field against the operator.",
+        "ChildDeleted": "Another process keeps deleting one of the job's objects; the message names it. The operator "
+        "makes it again, less and less often.",
+        "ChildrenKept": "Nothing keeps changing or deleting objects against the operator.",
     },
     "Suspended": {
         "BySpec": "spec.suspend is true.",
@@ -115,13 +149,35 @@ REASONS = {
         "message is its last one.",
         "DeadlineExceeded": "The job was active for longer than spec.activeDeadlineSeconds.",
     },
+    "Complete": {
+        "TrainingDone": "Training has ended as it should; Succeeded says how.",
+        "JobFailed": "The job failed; Succeeded has the cause.",
+        "InProgress": "The job is not over.",
+    },
+    "Failed": {
+        "JobFailed": "The job failed; Succeeded has the cause.",
+        "TrainingDone": "Training has ended as it should; Succeeded says how.",
+        "InProgress": "The job is not over.",
+    },
+    "Reconciling": {
+        "TrainingAwaited": "The trainer has yet to commit an update since it was started; Training says why.",
+        "SuspensionAwaited": "The trainer or the workers have yet to go; Suspended says why.",
+        "Settled": "The job trains, is suspended, is over or is not accepted.",
+    },
 }
 """Condition type -> reason -> its meaning."""
+
+RESTATED = ("Complete", "Failed", "Reconciling")
+"""Conditions for tools that know no condition of ours: they say what the conditions before them say."""
+RESTATING = {"JobFailed", "JobRefused", "TrainingDone", "TrainingAwaited", "SuspensionAwaited", "Settled"}
+"""Reasons that only say again what another condition says."""
 
 STAGE_BEGAN = "StageBegan"
 """Reason of the event about a new stage."""
 STATUS_REFUSED = "StatusRefused"
-"""Reason of the event about a status that the API server refuses. All other events have reasons of conditions."""
+"""Reason of the event about a status that the API server refuses."""
+COMPUTED_WRONGLY = "ComputedWrongly"
+"""Reason of the event about a finding in status.findings. All other events have reasons of conditions."""
 
 
 # --- The `status` of a BatchGrowthJob, which the operator writes ---
@@ -129,6 +185,8 @@ STATUS_REFUSED = "StatusRefused"
 
 MOST_HISTORY = 64
 """Stages kept in status.history."""
+MOST_FINDINGS = 8
+"""Findings kept in status.findings."""
 
 Phase = Literal["Pending", "Rejected", "Training", "Resizing", "Suspended", "Stalled", "Succeeded", "Failed"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
@@ -161,6 +219,9 @@ class Condition(Model):
         "Contested",
         "Suspended",
         "Succeeded",
+        "Complete",
+        "Failed",
+        "Reconciling",
     ] = Field(description="Its type. " + " ".join(f"{name}: {text}" for name, text in CONDITIONS.items()))
     status: Literal["True", "False", "Unknown"] = Field(description="Whether the condition holds.")
     reason: str = Field(
@@ -231,7 +292,9 @@ class TrainerStatus(Model):
         None, ge=0, le=100, description="Share of the updates that are done. Unit: percent."
     )
     estimated_remaining_seconds: LongCount | None = Field(
-        None, description="Time to the end at the current pace. Unit: seconds."
+        None,
+        description="Time to the end at lastUpdatedTime, by the trainer's forecast, which counts the batches and "
+        "workers of the stages ahead. Unit: seconds.",
     )
     epoch: Decimal | None = Field(None, description="Epochs done, with the current one's fraction.")
     start: LongCount | None = Field(None, description="Number of the trainer's start, from 0; a restart increments it.")
@@ -300,6 +363,27 @@ class StageRecord(Model):
     )
 
 
+class WrongWorker(Model):
+    """A process of the job that computed wrongly."""
+
+    pod: Name = Field(description="Name of its pod.")
+    node: Name | None = Field(
+        None, description="Node of the pod, whose hardware is suspect; absent if the pod was gone already."
+    )
+
+
+class FindingRecord(Model):
+    """Workers that computed wrongly, as a spot check found, and the updates that were undone therefore."""
+
+    start: LongCount = Field(description="Number of the trainer's start.")
+    times: Count = Field(description="How often training had gone back since that start, this time included.")
+    workers: Annotated[tuple[WrongWorker, ...], _list_of(MOST_DIFFERING, "The pods that computed wrongly.")] = ()
+    cause: str = Field("", max_length=LONGEST_CAUSE, description="What differed, and in which update, as a sentence.")
+    reached: LongCount = Field(description="Updates done when the check found it.")
+    update: LongCount = Field(description="Updates done after going back; those up to reached were undone.")
+    time: Time = Field(description="When the operator saw the finding, in RFC 3339.")
+
+
 class JobStatus(Model):
     """The status of a job."""
 
@@ -326,6 +410,13 @@ class JobStatus(Model):
     trainer_status: TrainerStatus | None = Field(None, description="Progress of the training.")
     restarts: Count = Field(0, description="Restarts of the trainer.")
     retries: RetriesStatus | None = Field(None, description="The point from which fruitless retries are counted.")
+    findings: Annotated[
+        tuple[FindingRecord, ...],
+        _list_of(
+            MOST_FINDINGS,
+            f"Workers that computed wrongly, as spot checks found, the newest last, at most {MOST_FINDINGS}.",
+        ),
+    ] = ()
     flapping: FlappingStatus | None = Field(
         None, description="Conditions that turned bad lately; one that turns bad again and again is kept bad."
     )

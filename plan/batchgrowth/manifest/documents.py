@@ -4,7 +4,6 @@ YAML reads `no` as false, `010` as 8, and `0.05` as a float that is no longer 0.
 YAML reads and its text; the types of the spec decide which one counts.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import yaml
 
 from batchgrowth.errors import Fault, SpecError
+from batchgrowth.manifest.spellings import ManifestLoader, value_of
 
 LARGEST_BYTES = 1_048_576
 MOST_VALUES = 20_000
@@ -22,8 +22,6 @@ LONGEST_QUOTE = 60
 
 KeyPath = tuple[str | int, ...]
 
-FLOAT = re.compile(r"[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+")
-SEXAGESIMAL = re.compile(r"[-+]?\d[\d_]*(:[0-5]?\d)+(\.\d*)?")
 KINDS = ("null", "bool", "int", "float", "str", "timestamp", "map", "seq")
 TAGS = {f"tag:yaml.org,2002:{kind}" for kind in KINDS}
 
@@ -69,7 +67,7 @@ def _nodes(text: str, name: str) -> list[yaml.Node]:
     """Return the documents that are not empty."""
     # Nodes rather than values: a value does not show how it was written, nor a map that a key was given twice.
     try:
-        found = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
+        found = list(yaml.compose_all(text, Loader=ManifestLoader))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f"{name} line {mark.line + 1}" if mark else name
@@ -104,7 +102,11 @@ class _Builder:
             return [self.value(child, (*path, index)) for index, child in enumerate(node.value)]
         assert isinstance(node, yaml.ScalarNode), "YAML has maps, lists and scalars"
         self.written[path] = node.value
-        return scalar(node)
+        try:
+            return value_of(node.tag, node.value)
+        except ValueError:
+            self.fault(path, f'"{printable(node.value)}" is not what its YAML tag says', "leave the tag out")
+            return None
 
     def entries(self, node: yaml.MappingNode, path: KeyPath) -> Iterator[tuple[str, yaml.Node]]:
         seen = set()
@@ -120,18 +122,6 @@ class _Builder:
 
     def fault(self, path: KeyPath, given: str, remedy: str) -> None:
         self.faults.append(Fault(dotted(path) or self.name, given, remedy))
-
-
-def scalar(node: yaml.ScalarNode) -> Any:
-    """Return the value that YAML reads, or the text if YAML and Kubernetes disagree or Python cannot hold the value."""
-    if node.style is None and FLOAT.fullmatch(node.value):
-        return float(node.value.replace("_", ""))
-    if node.style is None and SEXAGESIMAL.fullmatch(node.value):
-        return node.value
-    try:
-        return yaml.SafeLoader("").construct_object(node)
-    except ValueError:  # a date such as 2026-13-45, or more digits than Python reads
-        return node.value
 
 
 def dotted(path: KeyPath) -> str:

@@ -2,34 +2,41 @@
 
 import re
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel, to_snake
 
 from batchgrowth.errors import Fault, SpecError
-from batchgrowth.manifest.documents import Document, KeyPath
-from batchgrowth.manifest.reading import faults_of, job_schema, schema_at
+from batchgrowth.manifest.choosing import Say, choices_in, leaves, nobody, replace_blocks
+from batchgrowth.manifest.documents import Document, KeyPath, dotted
+from batchgrowth.manifest.job_schema import job_schema, schema_at
+from batchgrowth.manifest.remedies import faults_of, validated
+from batchgrowth.manifest.spellings import decimal_text, plain_value, whole_if_it_is
 from batchgrowth.schema import DECIMAL, Schema
 from batchgrowth.spec import API_VERSION, KIND, BatchGrowthJob
 
 _CAMEL = re.compile(r"\b[a-z]+(?:[A-Z][a-z]*)+\b")
 
 
-def job_of(name: str, spec: Mapping[str, Any], base: BatchGrowthJob | None = None) -> BatchGrowthJob:
+def job_of(name: str, spec: Mapping[str, Any], base: BatchGrowthJob | None = None, say: Say = nobody) -> BatchGrowthJob:
     """Return the job of this name with the spec that the keywords give; missing fields are taken from `base`.
 
-    Decimals may be numbers as well as strings: 0.05 stands for "0.05". Raises SpecError with every fault; its paths are
-    paths of keywords, such as `learning_rate.initial`.
+    Decimals may be numbers as well as strings: 0.05 stands for "0.05". Numbers may be those of NumPy or torch. `say`
+    receives a line for each block of `base` that the choice of another type replaces. Raises SpecError with every
+    fault; its paths are paths of keywords, such as `learning_rate.initial`.
     """
     tree: dict[str, Any] = {}
     if base is not None:
         tree = _without_empty(base.spec.model_dump(mode="json", by_alias=True, exclude_unset=True))
-    _merge(tree, _as_manifest(spec, ("spec",)))
-    document = Document({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": tree})
+    given = {"spec": _as_manifest(spec, ("spec",))}
+    whole = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": tree}
+    _merge(whole, given)
+    for choice in choices_in(given):
+        replace_blocks(whole, choice, leaves(given), lambda line: say(_in_snake_case(line)))
+    document = Document(whole)
     try:
-        return BatchGrowthJob.model_validate(document.tree)
+        return validated(document.tree)
     except ValidationError as error:
         faults = []
         for fault in faults_of(error, document):
@@ -64,15 +71,18 @@ def _as_manifest(value: Any, path: KeyPath) -> Any:
         for key, item in value.items():
             camel = to_camel(str(key))
             name = camel if camel in schema.get("properties", {}) else str(key)
+            if name in tree:
+                where = _in_snake_case(dotted((*path, name)).removeprefix("spec."))
+                raise SpecError([Fault(where, f"given twice, as {name} too", "give it once")])
             tree[name] = _as_manifest(item, (*path, name))
         return tree
+    value = plain_value(value)
     if isinstance(value, list | tuple):
         return [_as_manifest(item, (*path, index)) for index, item in enumerate(value)]
-    if schema.get("pattern") == DECIMAL and isinstance(value, int | float) and not isinstance(value, bool):
-        text = f"{Decimal(repr(value)):f}"  # without an exponent: 1e-05 is "0.00001"
-        if "." in text:
-            text = text.rstrip("0").removesuffix(".")
-        return text
+    if schema.get("pattern") == DECIMAL:
+        return decimal_text(value)
+    if schema.get("type") == "integer":
+        return whole_if_it_is(value)
     return value
 
 

@@ -1,4 +1,4 @@
-"""An installation's limits for worker pods: a Pod Security Standard, and the service accounts that jobs may use.
+"""What pods an installation allows: a Pod Security Standard, and the service accounts that jobs may use.
 
 `batchgrowth check` checks the templates that users write, and the operator the pods that it is about to create. The
 standards are those of Kubernetes 1.34, without the exceptions for Windows and for user namespaces:
@@ -14,6 +14,7 @@ from typing import Any
 from batchgrowth.errors import Fault
 from batchgrowth.manifest.documents import printable
 from batchgrowth.spec import JobSpec
+from batchgrowth.spec.all_pods import overlay_of, plain_pods
 from batchgrowth.spec.pods import CONTAINER, merged, plain
 
 USER = 65532
@@ -30,6 +31,8 @@ RESTRICTED_POD = {
     "fsGroup": USER,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
+IDENTITY = ("runAsUser", "runAsGroup", "fsGroup")
+"""The fields of RESTRICTED_POD that a platform may choose, as OpenShift does from a range of the namespace."""
 
 REMOVE = "remove it"
 CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
@@ -186,6 +189,7 @@ def maps(node: Any) -> list[Mapping[str, Any]]:
     return [entry for entry in node if isinstance(entry, Mapping)]
 
 
+PODS = "spec.pods"
 TEMPLATE = "spec.workers.template"
 ACCOUNT = "spec.serviceAccountName"
 VALUE = "the chart's value jobs.serviceAccounts"
@@ -206,21 +210,36 @@ def written_pods(spec: JobSpec) -> dict[str, Any]:
     """Return the parts of the workers' pod template that the limits cover: the operator's own with the user's merged
     over them.
 
-    The trainer's pod contains nothing from the user but the volumes, which are part of the template.
+    The pods of trainer and scheduler contain nothing from the user but parts of the same fields.
     """
-    worker = {"name": CONTAINER, "securityContext": RESTRICTED_CONTAINER}
-    pod = {"automountServiceAccountToken": False, "securityContext": RESTRICTED_POD, "containers": [worker]}
-    template: dict[str, Any] = merged({"spec": pod | {"volumes": plain(spec.volumes)}}, spec.workers.template)
+    shared = _with_shared(plain_pods(spec.pods))
+    template: dict[str, Any] = merged(merged(shared, {"spec": {"volumes": plain(spec.volumes)}}), spec.workers.template)
+    return template
+
+
+def _with_shared(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the operator's own pod with what a user gives in spec.pods."""
+    container = {"name": CONTAINER, "securityContext": RESTRICTED_CONTAINER}
+    pod = {
+        "automountServiceAccountToken": False,
+        "securityContext": RESTRICTED_POD,
+        "containers": [container],
+        "volumes": [],
+    }
+    template: dict[str, Any] = merged({"metadata": {}, "spec": pod}, overlay_of(given, CONTAINER))
     return template
 
 
 def pod_faults(spec: JobSpec, template: Mapping[str, Any], limits: PodLimits) -> tuple[Fault, ...]:
-    """Return what exceeds the limits: parts of all pods' volumes, of the workers' merged template, and the job's
-    account.
-    """
+    """Return what exceeds the limits: parts of all pods, of the workers' merged template, and the job's account."""
+    of_pods = broken_parts(_with_shared(plain_pods(spec.pods)), limits.standard)
     of_all = broken_parts({"spec": {"volumes": plain(spec.volumes)}}, limits.standard)
-    of_workers = [each for each in broken_parts(template, limits.standard) if each not in of_all]
-    faults = [Fault(path, _shown(value), remedy) for path, value, remedy in of_all]
+    of_workers = [each for each in broken_parts(template, limits.standard) if each not in (*of_pods, *of_all)]
+    faults = []
+    for path, value, remedy in of_pods:
+        field = path.removeprefix("metadata.").removeprefix("spec.")
+        faults.append(Fault(f"{PODS}.{field}", _shown(value), remedy))
+    faults += [Fault(path, _shown(value), remedy) for path, value, remedy in of_all]
     faults += [Fault(f"{TEMPLATE}.{path}", _shown(value), remedy) for path, value, remedy in of_workers]
     return (*faults, *_account_faults(spec, template, limits))
 

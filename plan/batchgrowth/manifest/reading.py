@@ -4,29 +4,26 @@ A user's file may have no unknown field. What an API server or an operator store
 version.
 """
 
+import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
-from functools import cache
 from importlib.metadata import version
 from itertools import pairwise
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from batchgrowth.errors import Fault, SpecError, redacted
-from batchgrowth.manifest.documents import (
-    LARGEST_BYTES,
-    Document,
-    KeyPath,
-    build,
-    dotted,
-    printable,
-    read_document,
-)
-from batchgrowth.schema import DECIMAL, RULES_BROKEN, WORDS, Schema, structural_schema
+from batchgrowth.errors import Fault, SpecError
+from batchgrowth.manifest.choosing import Say, nobody, replace_blocks
+from batchgrowth.manifest.documents import LARGEST_BYTES, Document, KeyPath, build, dotted, printable, read_document
+from batchgrowth.manifest.files import open_given
+from batchgrowth.manifest.job_schema import schema_at
+from batchgrowth.manifest.remedies import faults_of, validated
+from batchgrowth.manifest.spellings import ManifestLoader
 from batchgrowth.spec import MATHEMATICS, BatchGrowthJob
 
 VERSION = version("batchgrowth")
@@ -47,19 +44,31 @@ class StoredJob:
     short: dict[str, Any]
 
 
-def load_manifest(path: Path, overrides: Sequence[str] = ()) -> BatchGrowthJob:
-    """Return the job in a file. Raises SpecError if the file cannot be read or has faults."""
-    return read_manifest(_bytes_of(path), overrides, str(path))
+STANDARD_INPUT = Path("-")
+"""The path that stands for standard input."""
 
 
-def read_manifest(text: str | bytes, overrides: Sequence[str] = (), source: str = "") -> BatchGrowthJob:
+def load_manifest(path: Path, overrides: Sequence[str] = (), say: Say = nobody) -> BatchGrowthJob:
+    """Return the job in a file, or in what standard input has if the path is `-`.
+
+    Raises SpecError if it cannot be read or has faults.
+    """
+    if path == STANDARD_INPUT:
+        return read_manifest(sys.stdin.buffer.read(LARGEST_BYTES + 1), overrides, "standard input", say)
+    return read_manifest(_bytes_of(path), overrides, str(path), say)
+
+
+def read_manifest(
+    text: str | bytes, overrides: Sequence[str] = (), source: str = "", say: Say = nobody
+) -> BatchGrowthJob:
     """Return the job that the YAML in `text` describes, after the overrides: "path=value" with the path below spec.
 
-    `source` is the file's name in messages. Raises SpecError with every fault of the YAML, the overrides and the
-    fields. A rule about several fields is checked only if each of them is valid by itself.
+    `source` is the file's name in messages. `say` receives a line for each block that an override's choice of another
+    type replaces. Raises SpecError with every fault of the YAML, the overrides and the fields. A rule about several
+    fields is checked only if each of them is valid by itself.
     """
     document = _map_in(text, source)
-    override(document, overrides)
+    override(document, overrides, say)
     return _job_in(document)
 
 
@@ -68,7 +77,7 @@ def read_stored(text: str | bytes, source: str = "") -> StoredJob:
     document = _map_in(text, source)
     paths: list[KeyPath] = []
     try:
-        BatchGrowthJob.model_validate(document.tree)
+        validated(document.tree)
     except ValidationError as error:
         paths = [found["loc"] for found in error.errors(include_url=False) if found["type"] == "extra_forbidden"]
     # They are taken out of the document, so that the job can be read and all its other faults still count.
@@ -112,7 +121,7 @@ def load_stored(path: Path) -> BatchGrowthJob:
 
 def _bytes_of(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_given(path) as file:
             return file.read(LARGEST_BYTES + 1)
     except OSError as error:
         reason = (error.strerror or "unreadable").lower()
@@ -130,33 +139,55 @@ def _map_in(text: str | bytes, source: str) -> Document:
 
 def _job_in(document: Document) -> BatchGrowthJob:
     try:
-        job = BatchGrowthJob.model_validate(document.tree)
+        job = validated(document.tree)
     except ValidationError as error:
-        document.faults.extend(fault for fault in faults_of(error, document))
+        known = {fault.path for fault in document.faults}  # what is no value at all needs no second fault
+        document.faults.extend(fault for fault in faults_of(error, document) if fault.path not in known)
+    document.faults.extend(_endless(document))
     if document.faults:
         raise SpecError(document.faults)
     return job
 
 
+def _endless(document: Document) -> Iterator[Fault]:
+    """Yield a fault for each infinite number in a part of a pod, where no schema refuses it: JSON has none."""
+    parts: list[tuple[KeyPath, Any]] = [((), document.tree)]
+    while parts:
+        path, value = parts.pop()
+        if isinstance(value, dict):
+            parts.extend(((*path, name), each) for name, each in value.items())
+        elif isinstance(value, list):
+            parts.extend(((*path, index), each) for index, each in enumerate(value))
+        elif isinstance(value, float) and not isfinite(value) and not schema_at(path):
+            yield Fault(dotted(path), printable(document.written[path]), "give a finite number, or put it in quotes")
+
+
 _EXAMPLE = "give path=value with the path below spec, such as batch.maximum=640"
+_INDEX = re.compile(r"[0-9]{1,6}")
+"""A part of a path that counts the entries of a list."""
 
 
-def override(document: Document, overrides: Sequence[str]) -> None:
+def override(document: Document, overrides: Sequence[str], say: Say = nobody) -> None:
     """Apply each "path=value" to the document's spec, and add the faults of the overrides to the document's faults."""
+    typed: list[KeyPath] = []
     for text in overrides:
-        fault = _apply(document, text)
+        fault = _apply(document, text, typed)
         if fault is not None:
             document.faults.append(fault)
+        else:
+            replace_blocks(document.tree, typed[-1], typed, say)
 
 
-def _apply(document: Document, text: str) -> Fault | None:
-    """Change the document as one override says; return the fault of an override that cannot be applied."""
+def _apply(document: Document, text: str, typed: list[KeyPath]) -> Fault | None:
+    """Change the document as one override says, and add its path to `typed`; return the fault of an override that
+    cannot be applied.
+    """
     name = f"--set {text}"
     dotted_path, separator, written = text.partition("=")
     parts = dotted_path.split(".")
     if not separator or not all(parts):
         return Fault(name, "no path and value", _EXAMPLE)
-    path: KeyPath = ("spec", *(int(part) if part.isdecimal() else part for part in parts))
+    path: KeyPath = ("spec", *(int(part) if _INDEX.fullmatch(part) else part for part in parts))
     try:
         value = _value(written, path, name)
     except (yaml.YAMLError, RecursionError, SpecError):
@@ -170,12 +201,13 @@ def _apply(document: Document, text: str) -> Fault | None:
     for below, kept in value.written.items():
         document.written[*path, *below] = kept
     document.faults.extend(value.faults)
+    typed.append(path)
     return None
 
 
 def _value(written: str, path: KeyPath, name: str) -> Document:
     """Return the value as YAML reads it; for a string field the text itself, since the shell has removed the quotes."""
-    node = yaml.compose(written, Loader=yaml.SafeLoader)
+    node = yaml.compose(written, Loader=ManifestLoader)
     value = Document(None) if node is None else build(node, name)
     if schema_at(path).get("type") == "string" and not isinstance(value.tree, str | dict | list):
         return Document(written, {(): written}, value.faults)
@@ -200,101 +232,3 @@ def _holds(tree: Any, part: str | int) -> bool:
     if isinstance(tree, list):
         return isinstance(part, int) and part < len(tree)
     return isinstance(tree, dict) and part in tree
-
-
-@cache
-def job_schema() -> Schema:
-    """Return the structural schema of the whole manifest."""
-    return structural_schema(BatchGrowthJob)
-
-
-def schema_at(path: KeyPath) -> Schema:
-    """Return the part of the schema that describes the value at a path of the manifest; empty if none does."""
-    node = job_schema()
-    for part in path:
-        if isinstance(part, int):
-            node = node.get("items", {})
-        else:
-            node = node.get("properties", {}).get(part) or node.get("additionalProperties") or {}
-    return node
-
-
-def faults_of(error: ValidationError, document: Document) -> Iterator[Fault]:
-    """Yield one fault for each of pydantic's errors, in the order of the fields."""
-    for found in error.errors(include_url=False):
-        path: KeyPath = found["loc"]
-        if found["type"] == "too_short" and len(found["input"]) >= found["ctx"]["min_length"]:
-            continue  # pydantic counts only the valid entries, and has already reported the others
-        if found["type"] == RULES_BROKEN:
-            for field, value, remedy in found["ctx"]["broken"]:
-                at = (*path, *field.split("."))
-                yield Fault(dotted(at), _given(at, value, document), remedy)
-        elif found["type"] == "missing":
-            yield Fault(dotted(path), "missing", "give " + wanted(schema_at(path)))
-        elif found["type"] == "extra_forbidden":
-            yield Fault(dotted(path), "no such field", _near(str(path[-1]), schema_at(path[:-1])))
-        else:
-            given = _given(path, found["input"], document)
-            yield Fault(dotted(path) or "manifest", given, _remedy(path, found["input"], document))
-
-
-def _given(path: KeyPath, value: Any, document: Document) -> str:
-    """Return the value as the manifest spells it, shortened if long; text that looks like a password is removed."""
-    if value is None:
-        return "nothing"
-    if isinstance(value, dict | list | tuple):
-        kind = "a map" if isinstance(value, dict) else "a list"
-        return f"{kind} of {len(value)}"
-    if isinstance(value, BaseModel):
-        return "a block"
-    text = redacted(document.written.get(path, str(value)))
-    if isinstance(value, str):
-        text = f'"{text}"'
-    return printable(text)
-
-
-def _remedy(path: KeyPath, value: Any, document: Document) -> str:
-    node = schema_at(path)
-    text = document.written.get(path)
-    if node.get("type") == "string" and text is not None and not isinstance(value, str) and value is not None:
-        also = f": {wanted(node)}" if node.get("pattern") == DECIMAL else ""
-        return f'put it in quotes, "{printable(text)}", so that YAML keeps it as written{also}'
-    if node.get("type") == "integer" and isinstance(value, str):
-        return f"give {wanted(node)}, without quotes"
-    close = get_close_matches(str(value), map(str, node.get("enum", ())), n=1)
-    if close:
-        return f"did you mean {close[0]}? Give {wanted(node)}"
-    return f"give {wanted(node)}"
-
-
-def _near(name: str, parent: Schema) -> str:
-    names = sorted(parent.get("properties", ()))
-    folded = {known.lower(): known for known in names}
-    close = get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
-    if close:
-        return f"did you mean {folded[close[0]]}?"
-    return f"give one of {', '.join(names)}, or leave it out"
-
-
-def wanted(node: Schema) -> str:
-    """Say what a value must be, derived from the schema that enforces it."""
-    kind = node.get("type")
-    if "enum" in node:
-        names = ", ".join(map(str, node["enum"]))
-        if len(node["enum"]) == 1:
-            return names
-        return f"one of {names}"
-    if kind == "integer":
-        return f"a whole number from {node['minimum']} to {node['maximum']}"
-    if kind == "boolean":
-        return "true or false"
-    if kind == "array":
-        return f"a list of {node.get('minItems', 0)} to {node['maxItems']} entries"
-    if kind == "object" and "properties" in node:
-        return "a block with " + ", ".join(node.get("required") or node["properties"])
-    if kind == "object":
-        return f"a map of at most {node['maxProperties']} entries"
-    words = WORDS.get(node.get("pattern", ""), "a string")
-    if node.get("pattern") == DECIMAL:
-        return words
-    return f"{words}, at most {node['maxLength']} characters"

@@ -4,14 +4,11 @@ from batchgrowth.schema import Model, Rule
 from batchgrowth.spec.job import (
     API_VERSION,
     KIND,
-    MATHEMATICS,
-    UNWRITTEN,
     BatchGrowthJob,
     JobSpec,
     Metadata,
-    differences,
-    mathematics,
 )
+from batchgrowth.spec.mathematics import MATHEMATICS, UNWRITTEN, differences, mathematics
 from batchgrowth.spec.running import Checkpoint, Exchange, PullSecret, Restarts, Volume, Workers
 from batchgrowth.spec.training import (
     Averaging,

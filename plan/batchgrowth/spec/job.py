@@ -1,27 +1,34 @@
-"""The manifest itself: `BatchGrowthJob`, its metadata and spec, and which part of the spec determines the weights."""
+"""The manifest itself: `BatchGrowthJob`, with its metadata and its spec."""
 
-import json
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+import re
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, model_validator
 
 from batchgrowth.choices import EXCHANGES, GROWTH, INEXACT, LEARNING_RATES, OPTIMIZERS, SCHEDULES
 from batchgrowth.extend import Promise
-from batchgrowth.schema import IMAGE, JOB_NAME, NAMESPACE, Model, ObjectName, Rule
+from batchgrowth.schema import (
+    IMAGE,
+    JOB_NAME,
+    JOB_NAME_START,
+    NAMESPACE,
+    Model,
+    ObjectName,
+    Rule,
+)
+from batchgrowth.spec.all_pods import AnnotationText, LabelText, Pods, qualified
 from batchgrowth.spec.pods import RULES as POD_RULES
 from batchgrowth.spec.pods import EnvFrom, EnvVar, PodVolume, Resources, VolumeMount, map_list, once
 from batchgrowth.spec.running import Checkpoint, Exchange, PullSecret, Restarts, Workers
-from batchgrowth.spec.training import Batch, Evaluation, LearningRate, Optimizer, Workload
+from batchgrowth.spec.training import Batch, Evaluation, InitialWeights, LearningRate, Optimizer, Workload
 
 LONGEST_JOB_NAME = 44
 """The most characters of a job's name.
 
 A DaskCluster's name may have 53 (63 less "-scheduler"), and our own children append up to 9.
 """
-
-LabelText = Annotated[str, StringConstraints(max_length=63)]
-AnnotationText = Annotated[str, StringConstraints(max_length=262_144)]
+GENERATED_CHARACTERS = 5
+"""How many characters an API server appends to `metadata.generateName`."""
 
 
 class Metadata(Model):
@@ -33,6 +40,13 @@ class Metadata(Model):
         max_length=LONGEST_JOB_NAME,
         description="The name of the job: a DNS label of at most 44 characters, from which the names of its "
         "children are made. Required. Example: digits.",
+    )
+    generate_name: str | None = Field(
+        None,
+        pattern=JOB_NAME_START,
+        min_length=1,
+        max_length=LONGEST_JOB_NAME - GENERATED_CHARACTERS,
+        description="Instead of a name: what the name begins with, which is completed when the job is made.",
     )
     namespace: str | None = Field(None, pattern=NAMESPACE, min_length=1, max_length=63)
     labels: dict[str, LabelText] = Field(default_factory=dict, max_length=64)
@@ -47,6 +61,20 @@ class Metadata(Model):
     resource_version: Any = None
     self_link: Any = None
     uid: Any = None
+
+    rules: ClassVar = (qualified("labels"), qualified("annotations"))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        """Until a job with a generateName is made, what the name begins with is its name; a name goes before."""
+        start = given.get("generateName") if isinstance(given, dict) else None
+        if start is None:
+            return given
+        if given.get("name") is not None:
+            return {key: value for key, value in given.items() if key != "generateName"}
+        valid = isinstance(start, str) and re.match(JOB_NAME_START, start) and len(start) <= LONGEST_JOB_NAME
+        return given | {"name": start.rstrip("-") if valid else "invalid"}  # one fault is enough
 
 
 # What a job with an inexact exchange cannot have, since its gradients are not those of the weights that they move.
@@ -115,6 +143,12 @@ class JobSpec(Model):
         description="False lets a GPU use kernels that add in a different order each time, so the weights differ "
         "from run to run. True refuses an operation that has only such kernels. Default: true.",
     )
+    verify: bool | None = Field(
+        None,
+        description="Whether workers are checked while they train: now and then, at less than 1 % of the time, all "
+        "compute the same shard and compare the bits. A worker that computes wrongly is replaced and its updates are "
+        "undone; code with more than one answer stops the job. For exact exchanges. Default: true.",
+    )
     exchange: Exchange = Field(Exchange(), description="How gradients move between the workers. Default: AllReduce.")
     workers: Workers = Field(Workers(), description="How many workers, and their pods. Default: one.")
     checkpoint: Checkpoint = Field(
@@ -122,6 +156,11 @@ class JobSpec(Model):
     )
     evaluation: Evaluation = Field(
         Evaluation(), description="How often the model is evaluated. Default: after each epoch."
+    )
+    initial_weights: InitialWeights | None = Field(
+        None,
+        description="The weights to start from: those of another run or of a file. Default: those of the workload's "
+        "model. Example: {path: runs/pretrained, match: ByName}.",
     )
     trackers: tuple[TrackerName, ...] | None = Field(
         None,
@@ -152,6 +191,12 @@ class JobSpec(Model):
         max_length=16,
         json_schema_extra=map_list("name"),
         description="Secrets for pulling the image, at most 16. Default: none.",
+    )
+    pods: Pods | None = Field(
+        None,
+        description="What the pods of scheduler, trainer and workers have in common on Kubernetes. The fields of "
+        "spec take precedence over it, and workers.template over both. Default: the chart's value jobs.pods. "
+        "Example: {labels: {cost-center: research}, tolerations: [{key: training, operator: Exists}]}.",
     )
     volumes: tuple[PodVolume, ...] | None = Field(
         None,
@@ -297,70 +342,3 @@ class BatchGrowthJob(Model):
     status: dict[str, Any] | None = Field(
         None, description="The operator's answer; present in files that kubectl wrote, and ignored."
     )
-
-
-MATHEMATICS = (
-    "seed",
-    "workload.entrypoint",
-    "workload.arguments",
-    "workload.examples",
-    "epochs",
-    "batch",
-    "learningRate",
-    "optimizer",
-    "precision",
-    "exchange.compression",
-    "compile",
-    "deterministic",
-    "workers.threads",
-    "evaluation.stopEarly",
-)
-"""Paths below spec that are immutable once a job has started; the CRD's transition rules are generated from them."""
-UNWRITTEN: dict[str, str | bool | None] = {
-    "precision": "Float32",
-    "exchange.compression": None,
-    "compile": False,
-    "deterministic": True,
-    "evaluation.stopEarly": None,
-}
-"""Defaults that no stored job and no checkpoint spells out: versions without the field would refuse them."""
-
-
-def mathematics(spec: JobSpec) -> dict[str, object]:
-    """Return the part of the spec that determines the weights, as plain JSON, with every default filled in.
-
-    Two runs with the same mathematics on the same kind of processor end with the same weights, bit for bit.
-    A checkpoint stores the mathematics, and a resume compares it field by field.
-    """
-    whole = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-    part: dict[str, Any] = {}
-    for path in MATHEMATICS:
-        *parents, name = path.split(".")
-        source = whole
-        for parent in parents:
-            source = source[parent]
-        if name in source and source[name] != UNWRITTEN.get(path):
-            into = part
-            for parent in parents:
-                into = into.setdefault(parent, {})
-            into[name] = source[name]
-    part["batch"]["shard"] = spec.shard
-    if spec.evaluation.stop_early is not None:
-        part["evaluation"]["everyEpochs"] = spec.evaluation.every_epochs
-    if spec.exchange.type in INEXACT:
-        names = ("type", spec.exchange.entry.block_name)
-        part["exchange"] = {name: whole["exchange"][name] for name in names if name in whole["exchange"]}
-    return part
-
-
-def differences(there: Mapping[str, object], here: Mapping[str, object]) -> str:
-    """Return the differences between the mathematics of two jobs as text: "epochs: 30 there, 4 here"."""
-    names = sorted(name for name in there.keys() | here.keys() if there.get(name) != here.get(name))
-    return "; ".join(f"{name}: {_short(there.get(name))} there, {_short(here.get(name))} here" for name in names)
-
-
-def _short(value: object) -> str:
-    text = json.dumps(value)
-    if len(text) > 80:
-        text = text[:77] + "…"
-    return text

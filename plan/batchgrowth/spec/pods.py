@@ -115,9 +115,11 @@ SOURCE_FOLDER = "/etc/batchgrowth-source"
 RESERVED_VOLUMES = ("batchgrowth", SOURCE_VOLUME, "checkpoints", "shared-memory", "tmp")
 RESERVED_FOLDERS = ("/checkpoints", "/etc/batchgrowth", SOURCE_FOLDER, "/tmp")  # noqa: S108  (paths inside containers)
 RESERVED_VARIABLES = (*sorted(OWN_VARIABLES), "POD_NAME")
-OF_PODS = frozenset({"env", "envFrom", "resources", "volumeMounts", "volumes"})
-"""Fields of the spec that the trainer does not get: it does not read them, and an older trainer would refuse them."""
+OF_PODS = frozenset({"env", "envFrom", "pods", "resources", "volumeMounts", "volumes"})
+"""Fields left out of the manifest that a trainer reads: it needs none of them, and an older one would refuse them."""
 VALUE_SOURCES = ("configMapKeyRef", "fieldRef", "fileKeyRef", "resourceFieldRef", "secretKeyRef")
+SHARED_SOURCES = tuple(name for name in VALUE_SOURCES if name != "fileKeyRef")
+"""The sources that the schema of a DaskCluster has, which the scheduler's pod is a part of."""
 LARGEST_VOLUMES_BYTES = 16_384
 
 
@@ -125,10 +127,15 @@ def _cel(names: Iterable[str]) -> str:
     return "[" + ", ".join(f"'{name}'" for name in names) + "]"
 
 
-def _open_schema(schema: dict[str, Any], model: type[BaseModel]) -> None:
-    schema["x-kubernetes-preserve-unknown-fields"] = True
-    schema.pop("additionalProperties", None)
-    rules_in_schema(schema, model)
+def part_of_a_pod(description: str) -> dict[str, Any]:
+    """Return the schema of a map with the form that Kubernetes gives it, which our schema does not repeat."""
+    return {
+        "description": description,
+        "type": "object",
+        "maxProperties": 128,
+        "default": None,
+        "x-kubernetes-preserve-unknown-fields": True,
+    }
 
 
 def map_list(key: str) -> dict[str, Any]:
@@ -146,15 +153,23 @@ Quantity = Annotated[
     str,
     BeforeValidator(_integer_as_text),
     StringConstraints(pattern=QUANTITY, min_length=1, max_length=32),
-    WithJsonSchema({"x-kubernetes-int-or-string": True, "pattern": QUANTITY, "maxLength": 32}),
+    WithJsonSchema({"x-kubernetes-int-or-string": True, "pattern": QUANTITY, "maxLength": 32, "minimum": 0}),
 ]
 """An amount of a resource, as a string or a whole number."""
+
+
+def _volume_schema(schema: dict[str, Any], model: type[BaseModel]) -> None:
+    schema["x-kubernetes-preserve-unknown-fields"] = True
+    schema["minProperties"] = 2  # the name and one source
+    schema["maxProperties"] = 2
+    schema.pop("additionalProperties", None)
+    rules_in_schema(schema, model)
 
 
 class PodVolume(Model):
     """A volume of a pod: its name, and one source in the form that Kubernetes gives it."""
 
-    model_config = ConfigDict(extra="allow", json_schema_extra=_open_schema)
+    model_config = ConfigDict(extra="allow", json_schema_extra=_volume_schema)
 
     name: str = Field(
         pattern=VOLUME_NAME, min_length=1, max_length=63, description="The name that volumeMounts refer to. Required."
@@ -168,10 +183,10 @@ class PodVolume(Model):
             f"!(self.name in {_cel(RESERVED_VOLUMES)})",
         ),
         Rule(
-            "name",
+            "",
             "give the volume one source, such as persistentVolumeClaim: {claimName: data}",
             lambda v: len(v.sources) == 1 and all(isinstance(source, dict) for source in v.sources.values()),
-            None,  # CEL cannot see unknown fields
+            None,  # the number of properties says so already; CEL cannot see unknown fields
         ),
         Rule(
             "name",
@@ -200,7 +215,7 @@ class VolumeMount(Model):
     """Where a volume appears in the containers."""
 
     name: str = Field(
-        pattern=VOLUME_NAME, min_length=1, max_length=63, description="The name of one of spec.volumes. Required."
+        pattern=VOLUME_NAME, min_length=1, max_length=63, description="The name of one of the volumes. Required."
     )
     mount_path: str = Field(
         pattern=MOUNT_PATH, min_length=2, max_length=255, description="The folder. Required. Example: /data."
@@ -223,18 +238,41 @@ class VolumeMount(Model):
     )
 
 
+def _from_one_of(sources: tuple[str, ...]) -> Rule:
+    return Rule(
+        "valueFrom",
+        f"give one of {', '.join(sources)}",
+        lambda e: (
+            e.value_from is None
+            or (
+                len(e.value_from) == 1
+                and all(isinstance(e.value_from.get(name, {}), dict) for name in sources)
+                and not e.value_from.keys() - set(sources)
+            )
+        ),
+        None,  # the properties of the field say so already
+    )
+
+
+def _value_from(sources: tuple[str, ...]) -> Any:
+    return Field(
+        None,
+        max_length=1,
+        json_schema_extra={
+            "minProperties": 1,
+            "properties": {name: part_of_a_pod(f"As {name} in a pod.") for name in sources},
+        },
+        description="Where the value comes from, as in a pod. Default: value. "
+        "Example: {secretKeyRef: {name: tokens, key: hub}}.",
+    )
+
+
 class EnvVar(Model):
     """An environment variable."""
 
     name: str = Field(pattern=VARIABLE, min_length=1, max_length=253, description="The name of the variable. Required.")
     value: str | None = Field(None, max_length=4096, description='The value, in quotes. Default: "".')
-    value_from: dict[str, Any] | None = Field(
-        None,
-        max_length=1,
-        json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
-        description="Where the value comes from, as in a pod. Default: value. "
-        "Example: {secretKeyRef: {name: tokens, key: hub}}.",
-    )
+    value_from: dict[str, Any] | None = _value_from(VALUE_SOURCES)
 
     rules: ClassVar = (
         Rule(
@@ -252,20 +290,16 @@ class EnvVar(Model):
             lambda e: e.value is None or e.value_from is None,
             "!has(self.value) || !has(self.valueFrom)",
         ),
-        Rule(
-            "valueFrom",
-            f"give one of {', '.join(VALUE_SOURCES)}",
-            lambda e: (
-                e.value_from is None
-                or (
-                    len(e.value_from) == 1
-                    and all(isinstance(e.value_from.get(name, {}), dict) for name in VALUE_SOURCES)
-                    and not e.value_from.keys() - set(VALUE_SOURCES)
-                )
-            ),
-            None,  # CEL cannot see unknown fields
-        ),
+        _from_one_of(VALUE_SOURCES),
     )
+
+
+class SharedEnvVar(EnvVar):
+    """An environment variable of all pods."""
+
+    value_from: dict[str, Any] | None = _value_from(SHARED_SOURCES)
+
+    rules: ClassVar = (*EnvVar.rules[:-1], _from_one_of(SHARED_SOURCES))
 
 
 class EnvSource(Model):
@@ -324,29 +358,38 @@ def once(field: str, key: str) -> Callable[[Any], bool]:
     return holds
 
 
-RULES = (
-    *(
-        Rule(name, f"give each {what} once", once(field, key), None)  # the list type of the field says so already
-        for name, field, key, what in (
-            ("volumes", "volumes", "name", "name"),
-            ("volumeMounts", "volume_mounts", "mount_path", "mountPath"),
-            ("env", "env", "name", "name"),
-        )
-    ),
-    Rule(
-        "volumes",
-        f"give at most {LARGEST_VOLUMES_BYTES} bytes of JSON",
-        lambda s: len(json.dumps(plain(s.volumes))) <= LARGEST_VOLUMES_BYTES,
-        None,  # CEL cannot measure a part whose fields the schema does not know
-    ),
-    Rule(
-        "volumeMounts",
-        "mount volumes that spec.volumes names",
-        lambda s: {m.name for m in s.volume_mounts or ()} <= {v.name for v in s.volumes or ()},
-        "!has(self.volumeMounts) || self.volumeMounts.all(m, "
-        "has(self.volumes) && self.volumes.exists(v, v.name == m.name))",
-    ),
-)
+def rules_of_volumes(volumes: str) -> tuple[Rule, ...]:
+    """Return the rules about volumes, mounts and variables together, of a model that has these fields.
+
+    Args:
+        volumes: The path of the volumes, for messages.
+    """
+    return (
+        *(
+            Rule(name, f"give each {what} once", once(field, key), None)  # the list type of the field says so already
+            for name, field, key, what in (
+                ("volumes", "volumes", "name", "name"),
+                ("volumeMounts", "volume_mounts", "mount_path", "mountPath"),
+                ("env", "env", "name", "name"),
+            )
+        ),
+        Rule(
+            "volumes",
+            f"give at most {LARGEST_VOLUMES_BYTES} bytes of JSON",
+            lambda s: len(json.dumps(plain(s.volumes))) <= LARGEST_VOLUMES_BYTES,
+            None,  # CEL cannot measure a part whose fields the schema does not know
+        ),
+        Rule(
+            "volumeMounts",
+            f"mount volumes that {volumes} names",
+            lambda s: {m.name for m in s.volume_mounts or ()} <= {v.name for v in s.volumes or ()},
+            "!has(self.volumeMounts) || self.volumeMounts.all(m, "
+            "has(self.volumes) && self.volumes.exists(v, v.name == m.name))",
+        ),
+    )
+
+
+RULES = rules_of_volumes("spec.volumes")
 """Rules of JobSpec about these fields together."""
 
 

@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 from batchgrowth.choices import EXCHANGES
 from batchgrowth.registry import Choice, choice_of
 from batchgrowth.schema import RULES_BROKEN, STORAGE_SIZE, Model, ObjectName, Rule, StoreUri, summary_of
-from batchgrowth.spec.pods import template_faults
+from batchgrowth.spec.pods import part_of_a_pod, template_faults
 
 MOST_WORKERS = 1000
 LARGEST_TEMPLATE_BYTES = 16_384
@@ -117,7 +117,13 @@ class Workers(Model):
     template: dict[str, Any] = Field(
         default_factory=dict,
         max_length=16,
-        json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
+        json_schema_extra={
+            "default": {},
+            "properties": {
+                "metadata": part_of_a_pod("Labels and annotations."),
+                "spec": part_of_a_pod("The pod's spec."),
+            },
+        },
         description="An overlay on the pods of the workers, in the form of a pod template: nodeSelector, "
         "tolerations, volumes, resources and so on. At most 16 KiB as JSON. Default: none. "
         "Example: {spec: {nodeSelector: {pool: gpu}}}.",
@@ -147,7 +153,7 @@ class Workers(Model):
             "template",
             "give only metadata and spec, as in a pod template",
             lambda w: w.template.keys() <= {"metadata", "spec"},
-            None,  # CEL cannot see unknown fields
+            None,  # the properties of the field say so already
         ),
     )
 
@@ -217,6 +223,13 @@ class Checkpoint(Model):
         "service account.",
     )
 
+    ca_config_map: ObjectName | None = Field(
+        None,
+        description="Name of a ConfigMap in the namespace of the job whose entry ca.crt has, as PEM, the certificates "
+        "of CAs that the trainer trusts for the object store, besides the usual ones. Default: what the administrator "
+        "has set.",
+    )
+
     rules: ClassVar = (
         Rule(
             "uri",
@@ -229,6 +242,12 @@ class Checkpoint(Model):
             "give uri too, or remove secretName",
             lambda c: c.secret_name is None or c.uri is not None,
             "!has(self.secretName) || has(self.uri)",
+        ),
+        Rule(
+            "caConfigMap",
+            "give uri too, or remove caConfigMap",
+            lambda c: c.ca_config_map is None or c.uri is not None,
+            "!has(self.caConfigMap) || has(self.uri)",
         ),
     )
 

@@ -1,7 +1,6 @@
 """The parts of the spec that say what is trained: workload, batch, learning rate, optimizer, evaluation."""
 
 import re
-from fractions import Fraction
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
@@ -9,7 +8,19 @@ from pydantic import Field, StringConstraints
 from batchgrowth.choices import GROWTH, LEARNING_RATES, OPTIMIZERS, SCHEDULES
 from batchgrowth.looks import LARGEST_BATCH, Looks
 from batchgrowth.registry import Choice, choice_of
-from batchgrowth.schema import CONFIG_KEY, ENTRYPOINT, FILE_PATH, DecimalText, Model, ObjectName, Rule, decimal_rule
+from batchgrowth.schema import (
+    CONFIG_KEY,
+    ENTRYPOINT,
+    FILE_PATH,
+    PARAMETER_NAMES,
+    SHA256,
+    DecimalText,
+    Model,
+    ObjectName,
+    Rule,
+    decimal_rule,
+    module_rule,
+)
 from batchgrowth.spec.pods import map_list, once
 
 _MEASURED = [name for name, entry in GROWTH.items() if entry.quantity]
@@ -126,7 +137,30 @@ class Evaluation(Model):
     )
 
 
-NamePattern = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.*-]+$", min_length=1, max_length=253)]
+class InitialWeights(Model):
+    """The weights with which the training starts, in place of those that the workload's model has."""
+
+    path: str = Field(
+        min_length=1,
+        max_length=1024,
+        description="A file of safetensors or of torch, or the folder of a run; trainer and workers read it. Required. "
+        "Example: runs/pretrained.",
+    )
+    match: Literal["Strict", "ByName"] = Field(
+        "Strict",
+        description="Strict: the file has the tensors of the model and no others. ByName: the tensors of the same name "
+        "and shape are taken, and the rest of the model stays as it was made. Default: Strict.",
+    )
+    sha256: str | None = Field(
+        None,
+        pattern=SHA256,
+        min_length=64,
+        max_length=64,
+        description="SHA-256 of the weights; others are refused. `batchgrowth run` fills it in. Default: not checked.",
+    )
+
+
+NamePattern = Annotated[str, StringConstraints(pattern=PARAMETER_NAMES, min_length=1, max_length=253)]
 """A shell pattern of parameter names of a torch module."""
 
 
@@ -171,7 +205,7 @@ class LearningRate(Choice):
         Rule(
             "warmup.initial",
             "give a decimal no larger than learningRate.initial",
-            lambda r: r.warmup is None or Fraction(r.warmup.initial) <= Fraction(r.initial),
+            lambda r: r.warmup is None or float(r.warmup.initial) <= float(r.initial),
             "!has(self.warmup) || double(self.warmup.initial) <= double(self.initial)",
         ),
     )
@@ -325,6 +359,7 @@ class Workload(Model):
     )
 
     rules: ClassVar = (
+        module_rule("entrypoint"),
         Rule(
             "arguments",
             "give argument names of at most 63 characters",

@@ -1,12 +1,13 @@
 """The command line: what it prints, its exit codes, and that a user error is never a traceback."""
 
+import io
 import json
 import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 import yaml
 from batchgrowth import BatchGrowthError, cli
 from batchgrowth.choices import INEXACT, REPEATABLE
+from batchgrowth.manifest.reading import load_manifest
+from batchgrowth.plan import make_plan
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"
@@ -49,7 +52,7 @@ def test_plan_as_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     _, out, _ = run(capsys, "plan", EXAMPLES / "digits.yaml")
     lines = out.splitlines()
     assert lines[0].split() == ["stage", "epochs", "batch", "learning", "rate", "workers", "updates", "examples"]
-    assert lines[6].split() == ["5", "25", "–", "30", "512", "0.025", "4", "15", "16.7%"]
+    assert lines[6].split() == ["6", "25", "–", "30", "512", "0.025", "4", "15", "16.7%"]
     assert lines[8] == (
         "460 updates for 30 epochs of 1,437 examples; a constant batch of 32 takes 1,350, 2.9 times as many"
     )
@@ -66,7 +69,7 @@ def test_plan_notes_what_a_fine_shard_costs(
     )
     assert note in run(capsys, "plan", EXAMPLES / "digits.yaml", "--set", "batch.shard=32")[1]
     for shard in (128, 256):
-        assert "note" not in run(capsys, "plan", EXAMPLES / "digits.yaml", "--set", f"batch.shard={shard}")[1]
+        assert "finer" not in run(capsys, "plan", EXAMPLES / "digits.yaml", "--set", f"batch.shard={shard}")[1]
 
 
 def test_plan_of_a_measured_job(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +211,7 @@ def test_plan_needs_a_manifest_or_a_run(capsys: pytest.CaptureFixture[str], tmp_
 
 def test_plan_takes_changes(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "plan", EXAMPLES / "digits.yaml", "--set", "batch.maximum=32", "--set", "epochs=1")
-    assert "45 updates for 1 epochs of 1,437 examples; the batch stays at 32" in out
+    assert "45 updates for 1 epoch of 1,437 examples; the batch stays at 32" in out
     code, _, err = run(capsys, "plan", EXAMPLES / "digits.yaml", "--set", "epochs=0")
     assert (code, err) == (2, "spec.epochs: 0; give a whole number from 1 to 1000000\n")
 
@@ -217,9 +220,99 @@ def test_a_long_plan_shows_its_ends(capsys: pytest.CaptureFixture[str]) -> None:
     growth = "batch.growth={type: Linear, linear: {examplesPerUpdate: '1', everyUpdates: 3}}"
     _, out, _ = run(capsys, "plan", EXAMPLES / "digits.yaml", "--set", growth)
     lines = out.splitlines()
-    assert 40 + 1 + 1 + 2 <= len(lines) <= 48
-    assert lines[2].split()[:5] == ["1", "0.07", "–", "0.14", "35"]
+    assert 40 + 1 + 1 + 2 <= len(lines) <= 56
+    assert lines[2].split()[:5] == ["2", "0.07", "–", "0.14", "35"]
     assert any(line.split()[:1] == ["…"] for line in lines)
+
+
+@pytest.mark.fault("N08")
+def test_the_plan_shows_the_warm_up(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the table the first and the last rate of a stage, and the highest if it lies between; likewise in the JSON."""
+    monkeypatch.setenv("COLUMNS", "120")
+    warm = ("--set", "learningRate.warmup={updates: 300}")
+    rows = run(capsys, "plan", EXAMPLES / "digits.yaml", *warm)[1].splitlines()[1:4]
+    assert [" ".join(row.split()[5:-3]) for row in rows] == ["0.000166667 → 0.0375", "0.0376667 → 0.05", "0.05"]
+
+    falling = (*warm, "--set", "learningRate.schedule={type: Linear}", "--set", "batch.growth={type: Constant}")
+    row = run(capsys, "plan", EXAMPLES / "digits.yaml", *falling)[1].splitlines()[1]
+    assert " ".join(row.split()[5:-3]) == "0.000166667 → 0.04 → 0.00166667"
+    stage = json.loads(run(capsys, "plan", EXAMPLES / "digits.yaml", "--output", "json", *falling)[1])["stages"][0]
+    rates = {name: round(stage[name], 6) for name in stage if name.startswith("learningRate")}
+    assert rates == {"learningRate": 0.000167, "learningRateTo": 0.001667, "learningRateHighest": 0.04}
+
+
+def test_the_plan_that_operator_and_trainer_compare_has_no_warm_up() -> None:
+    """It stays as it was, so that images of an older version agree with it."""
+    example = EXAMPLES / "digits.yaml"
+    warm = load_manifest(example, ["learningRate.warmup={updates: 300}"]).spec
+    assert make_plan(warm).to_json() == make_plan(load_manifest(example).spec).to_json()
+
+
+@pytest.mark.fault("N08")
+def test_the_plan_shows_how_far_a_gain_may_go(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    gaining = ("--set", "learningRate.rule=AdaScale", "--set", "batch.maximum=512")
+    rows = run(capsys, "plan", EXAMPLES / "digits.yaml", *gaining)[1].splitlines()[1:3]
+    assert [" ".join(row.split()[5:-3]) for row in rows] == ["0.05", "0.05 × 1 – 2"]
+    stages = json.loads(run(capsys, "plan", EXAMPLES / "digits.yaml", "--output", "json", *gaining)[1])["stages"]
+    assert [stage.get("gainTo") for stage in stages] == [None, 2, 4, 8, 16]
+
+
+def test_a_plan_is_drawn_by_the_trainer(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(cli, "DRAWN", "json:drawn")
+    monkeypatch.setattr(json, "drawn", lambda course, path: drawn.append((course.plan.updates, path)), raising=False)
+    code, out, _ = run(capsys, "plan", EXAMPLES / "digits.yaml", "--plot", tmp_path / "plan.svg")
+    assert (code, drawn) == (0, [(460, tmp_path / "plan.svg")])
+    assert "460 updates" in out
+
+
+@pytest.mark.fault("N13")
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--version") == (0, f"batchgrowth {version('batchgrowth')}\n", "")
+
+
+@pytest.mark.fault("N13")
+def test_one_is_not_many(capsys: pytest.CaptureFixture[str]) -> None:
+    one = ("--set", "epochs=1", "--set", "workload.examples=32", "--set", "batch.maximum=32")
+    assert "1 update for 1 epoch of 32 examples" in run(capsys, "plan", EXAMPLES / "digits.yaml", *one)[1]
+    out = run(capsys, "check", ROOT / "tests/corpus/good/smallest.yaml")[1]
+    assert ": good; 1 stage, " in out
+
+
+@pytest.mark.fault("N13")
+@pytest.mark.parametrize("command", ["check", "plan"])
+def test_a_manifest_from_standard_input(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    def given(text: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+
+    given((EXAMPLES / "digits.yaml").read_bytes())
+    code, out, err = run(capsys, command, "-")
+    assert (code, "460 updates" in out, err) == (0, True, "")
+    given(b"nonsense")
+    assert run(capsys, command, "-")[::2] == (
+        2,
+        "standard input: not a map of fields; begin with apiVersion, kind and metadata\n",
+    )
+
+
+@pytest.mark.fault("N07")
+def test_check_and_plan_print_the_notes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    path = ROOT / "tests/corpus/good/schedule-cosine-ends-early.yaml"
+    job = yaml.safe_load(path.read_text())
+    job["spec"] |= {"workers": {"minimum": 4, "maximum": 4, "examplesPerWorker": 128}}
+    text = yaml.safe_dump(job).encode()
+    note = "note: spec.workers.minimum: 4 requests 4 workers in stage 1"
+    for command, prefix in (("check", "-: "), ("plan", "")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+        assert f"\n{prefix}{note}" in run(capsys, command, "-")[1]
 
 
 def test_a_plan_that_cannot_be(capsys: pytest.CaptureFixture[str]) -> None:
@@ -320,3 +413,11 @@ def test_every_error_has_its_exit_code() -> None:
         "ClusterError": 75,
         "Interrupted": 130,
     }.items() <= tree(BatchGrowthError).items()
+
+
+@pytest.mark.fault("N11")
+def test_a_choice_that_replaces_a_block_is_said_beside_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = ("plan", EXAMPLES / "digits.yaml", "--set", "optimizer.type=Adam", "--output", "json")
+    code, out, err = run(capsys, *chosen)
+    assert (code, err) == (0, "note: optimizer.sgd of the manifest is left out: optimizer.type is now Adam\n")
+    assert json.loads(out)["updates"] == 460

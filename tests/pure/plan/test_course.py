@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from batchgrowth.choices import GROWTH
 from batchgrowth.choices.growth_measured import CustomRule
-from batchgrowth.forecast import Forecast, expected_plan, forecast_of
 from batchgrowth.growth import Course, Measured
 from batchgrowth.looks import Look, Timing
 from batchgrowth.manifest.reading import read_manifest
+from batchgrowth.next_look import Forecast, expected_plan, forecast_of
 from batchgrowth.plan import BatchDecision, make_plan
 from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from batchgrowth import PlanError, make_plan
 from batchgrowth.choices.learning_rate_rules import gain
-from batchgrowth.cli import gain_note, shard_note
 from batchgrowth.growth import Course, Measured
 from batchgrowth.looks import Signals, Timing
 from batchgrowth.manifest.reading import read_manifest
+from batchgrowth.notes import gain_note, shard_note
 from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec
 from hypothesis import given

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from batchgrowth import Fault, SpecError, load_manifest, mathematics, read_manifest
 from batchgrowth.choices.optimizers import AdamBlock, AdamWBlock, SGDBlock
 from batchgrowth.manifest.documents import read_document
@@ -28,17 +30,35 @@ def faults(text: str | bytes, *overrides: str) -> list[str]:
 
 @pytest.mark.fault("A10")
 def test_all_faults_at_once() -> None:
-    text = DIGITS.replace("seed: 0", "seed: -1").replace("epochs: 30", "epochs: 1e3").replace('"2"', "2.5")
+    text = DIGITS.replace("seed: 0", "seed: -1").replace("epochs: 30", "epochs: 1e7").replace('"2"', "2.5")
     text = text.replace("minimum: 1", "minimum: 9").replace("maximum: 512", "maxmum: 512")
     assert faults(text) == [
         "spec.seed: -1; give a whole number from 0 to 4294967295",
-        "spec.epochs: 1e3; give a whole number from 1 to 1000000",
+        "spec.epochs: 1e7; give a whole number from 1 to 1000000",
         "spec.batch.maximum: missing; give a whole number from 1 to 16777216",
-        'spec.batch.growth.geometric.factor: 2.5; put it in quotes, "2.5", so that YAML keeps it as written: a decimal '
-        'number in quotes, such as "0.05", without sign or exponent, at most 12 digits after the point',
+        'spec.batch.growth.geometric.factor: 2.5; put it in quotes, "2.5", so that YAML keeps it as written',
         "spec.batch.maxmum: no such field; did you mean maximum?",
         "spec.workers.minimum: 9; give a number no larger than workers.maximum",
     ]
+
+
+@pytest.mark.fault("O10")
+@pytest.mark.parametrize(("metadata", "name"), [
+    ({"generateName": "sweep-"}, "sweep"),
+    ({"generateName": "sweep-", "name": None}, "sweep"),
+    ({"generateName": "sweep-", "name": "digits"}, "digits"),
+])  # fmt: skip
+def test_a_job_may_have_a_generated_name(metadata: dict[str, Any], name: str) -> None:
+    """Here it is what the name begins with; a name that is given goes before, as for an API server."""
+    tree = yaml.safe_load(DIGITS) | {"metadata": metadata}
+    assert name == read_manifest(yaml.safe_dump(tree)).metadata.name
+
+
+@pytest.mark.fault("O10")
+@pytest.mark.parametrize("start", ["Sweep_", "-sweep", "9", "s" * 40, 7])
+def test_a_generated_name_that_cannot_be_is_one_fault(start: Any) -> None:
+    [fault] = faults(yaml.safe_dump(yaml.safe_load(DIGITS) | {"metadata": {"generateName": start}}))
+    assert fault.startswith("metadata.generateName: ")
 
 
 def test_a_broken_rule_quotes_the_value_of_a_field_with_a_digit_in_its_name() -> None:
@@ -69,7 +89,7 @@ def test_override(text: str, override: str, path: str, value: object) -> None:
 
 def test_overrides_replace_what_was_written() -> None:
     """A message quotes the override and not the file; a new union needs no more than one override."""
-    assert faults(DIGITS, "batch.initial=1e3") == ["spec.batch.initial: 1e3; give a whole number from 1 to 16777216"]
+    assert faults(DIGITS, "batch.initial=1e9") == ["spec.batch.initial: 1e9; give a whole number from 1 to 16777216"]
     job = read_manifest(DIGITS, ["batch.growth={type: Linear, linear: {examplesPerUpdate: '2'}}"])
     assert job.spec.batch.growth.type == "Linear"
 

@@ -207,3 +207,46 @@ def test_the_default_account_s_token_is_mounted_nowhere(limits: PodLimits) -> No
     )
     [missing] = faults(limits, {"spec": {"automountServiceAccountToken": None}})
     assert missing.startswith("spec.workers.template.spec.automountServiceAccountToken: missing; ")
+
+
+@pytest.mark.fault("O04")
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"securityContext": {"runAsUser": 0}}, "securityContext.runAsUser: 0; give another user"),
+        ({"securityContext": {"runAsNonRoot": False}}, "securityContext.runAsNonRoot: false; give true"),
+        ({"volumes": [{"name": "r", "hostPath": {"path": "/"}}]}, 'volumes.r.hostPath: {"path": "/"}; remove it'),
+        (
+            {"annotations": {"container.apparmor.security.beta.kubernetes.io/worker": "unconfined"}},
+            'annotations.container.apparmor.security.beta.kubernetes.io/worker: "unconfined"; remove it',
+        ),
+    ],
+)
+def test_all_pods_keep_to_the_standard(given: Any, field: str) -> None:
+    """Even if the workers' template takes it back, because trainer and scheduler have no template."""
+    [fault] = faults(PodLimits(), {"spec": {"securityContext": {"runAsUser": 7, "runAsNonRoot": True}}}, pods=given)
+    assert fault.startswith(f"spec.pods.{field}")
+
+
+@pytest.mark.fault("O04")
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"labels": {"batchgrowth.dev/job": "other"}}, r"spec\.pods\.labels: "),
+        ({"labels": {"dask.org/component": "scheduler"}}, r"spec\.pods\.labels: "),
+        ({"labels": {"app.kubernetes.io/managed-by": "me"}}, r"spec\.pods\.labels: "),
+        ({"annotations": {"batchgrowth.dev/inputs": "x"}}, r"spec\.pods\.annotations: "),
+        ({"nodeSelector": {"a b": "c"}}, r"spec\.pods\.nodeSelector: "),
+        ({"affinity": {"podAffinity": 1}}, r"spec\.pods\.affinity"),
+        ({"imagePullSecrets": [{"name": "a"}, {"name": "a"}]}, r"spec\.pods\.imagePullSecrets: "),
+        ({"env": [{"name": "OMP_NUM_THREADS", "value": "4"}]}, r"spec\.pods\.env\[0\]\.name: "),
+        ({"env": [{"name": "A", "valueFrom": {"fileKeyRef": {}}}]}, r"spec\.pods\.env\[0\]\.valueFrom: "),
+        ({"volumes": [{"name": "tmp", "emptyDir": {}}]}, r"spec\.pods\.volumes\[0\]\.name: "),
+        ({"volumeMounts": [{"name": "a", "mountPath": "/a"}]}, r"spec\.pods\.volumeMounts: .*spec\.pods\.volumes"),
+        ({"serviceAccountName": "admin"}, r"spec\.pods\.serviceAccountName: no such field"),
+        ({"restartPolicy": "Always"}, r"spec\.pods\.restartPolicy: no such field"),
+    ],
+)
+def test_the_doors_of_the_template_are_shut_for_all_pods(given: Any, named: str) -> None:
+    with pytest.raises(SpecError, match=named):
+        faults(PodLimits(), {}, pods=given)

@@ -15,9 +15,10 @@ from batchgrowth import JobStatus, Progress, names
 from batchgrowth.contract import status
 from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.contract.metrics import BY_NAME, METRICS
+from batchgrowth.contract.progress import WentBack
 from batchgrowth.contract.status import CONDITIONS, REASONS
-from batchgrowth.forecast import Forecast
 from batchgrowth.looks import LARGEST_BATCH
+from batchgrowth.next_look import Forecast
 from batchgrowth.plan import BatchDecision
 from batchgrowth.schema import structural_schema
 from batchgrowth.spec.job import LONGEST_JOB_NAME
@@ -31,6 +32,7 @@ PROGRESS = Progress(
     decisions=(BatchDecision(4, 64, 61.5), BatchDecision(8, 128, -2.0)),
     forecast=Forecast(update=12, batch_size=256, workers=4, due_seconds=0.02),
     differing={"w-1": "AVX2 rather than AVX512"},
+    went_back=WentBack(times=1, workers=("w-1",), cause="worker w-1 differs", reached=12, update=8),
     exchanged=ExchangeFigures(
         bytes_sent=10**12, replica_distance=0.5, compression_error=0.004, largest_staleness=3, mean_staleness=1.5,
         backups=5, backups_first=4,
@@ -62,6 +64,12 @@ def test_progress_survives_the_journey() -> None:
     assert Progress.from_json(PROGRESS.to_json()) == PROGRESS
     assert 0.25 == PROGRESS.fraction
     assert "\n" not in PROGRESS.to_json()
+
+
+def test_a_report_after_training_went_back_is_the_newer_one() -> None:
+    before = dataclasses.replace(PROGRESS, went_back=None, update=39)
+    restarted = dataclasses.replace(before, start=1, update=0)
+    assert sorted([restarted, PROGRESS, before], key=lambda report: report.age) == [before, PROGRESS, restarted]
 
 
 def test_progress_of_nothing_is_done() -> None:
@@ -229,7 +237,8 @@ def test_metrics_keep_the_conventions() -> None:
 def test_every_figure_of_an_exchange_is_in_a_metric_and_in_the_status() -> None:
     declared = {field.name for field in dataclasses.fields(ExchangeFigures)}
     shown = {figure for metric in METRICS for figure in metric.figures.values()}
-    assert shown - {"backups_second"} == declared - {"backups"}  # their sum, which the two labels of a metric show
+    # Of these sums, a metric shows the two parts by its labels.
+    assert shown - {"backups_second", "checks_passed"} == declared - {"backups", "checks"}
     assert status.ExchangeStatus.model_fields.keys() == declared
     for metric in METRICS:
         assert bool(metric.labels) == ("" not in metric.figures) or not metric.figures

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,14 @@ import pytest
 import small
 import torch
 from batchgrowth.errors import CheckpointError, DataError, Interrupted, SpecError, WorkloadError
+from batchgrowth.manifest.reading import load_manifest
 from batchgrowth_trainer import Run, Workload, load, train
 from batchgrowth_trainer.record import functions
 from batchgrowth_trainer.record.history import HistoryRow
-from batchgrowth_trainer.sinks.events import Event, Started
+from batchgrowth_trainer.sinks.events import Event, Note, Started
 from batchgrowth_trainer.training import Options
 from batchgrowth_trainer.training import train as train_job
+from batchgrowth_trainer.workloads.starting import begin
 from safetensors.torch import load_file
 
 SPEC: dict[str, Any] = {
@@ -79,6 +82,21 @@ def test_a_run_has_its_history_and_its_model(run: Run) -> None:
     assert not run.model.training
     assert all(torch.equal(weights[name], tensor) for name, tensor in run.model.state_dict().items())
     assert run.model is run.model
+
+
+@pytest.mark.fault("N15")
+def test_a_choice_that_can_never_act_is_noted(tmp_path: Path) -> None:
+    events: list[Event] = []
+    constant = {"initial": 8, "maximum": 64, "shard": 4}
+    train(
+        enclosed(),
+        output_dir=tmp_path,
+        progress=False,
+        sinks=[SimpleNamespace(handle=events.append)],
+        **SPEC | {"batch": constant, "epochs": 1},
+    )
+    told = [event.text for event in events if isinstance(event, Note)]
+    assert [text for text in told if text.startswith("note: spec.batch.maximum: 64 is not reached")], told
 
 
 def test_a_model_has_the_average_that_the_run_exported(tmp_path: Path) -> None:
@@ -150,9 +168,9 @@ def test_an_interrupted_run_goes_on(run: Run, tmp_path: Path) -> None:
     stopped = load(folder)
     assert signal.getsignal(signal.SIGINT) is before
     assert (stopped.summary, len(stopped.history)) == (None, 5)
-    assert f"Run('{folder}'): state not finished" == repr(stopped)
-    with pytest.raises(DataError, match="a run writes it at its end"):
-        _ = stopped.model
+    newest = "not finished; its newest checkpoint is of update 5, epoch 0"
+    assert f"Run('{folder}'): state {newest}" == repr(stopped)
+    assert isinstance(stopped.model, torch.nn.Module)
 
     resumed = train(enclosed(), output_dir=folder, progress=False, resume=True, **SPEC)
     assert run.summary is not None
@@ -165,9 +183,12 @@ def test_another_function_is_not_resumed(run: Run, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"run: the run there has another workload, since workload changed; undo"):
         train(enclosed(wide=9), output_dir=run.folder, progress=False, resume=True, **SPEC)
     train(enclosed(wide=9), output_dir=run.folder, progress=False, **SPEC)
+    earlier = tmp_path / "run" / "earlier" / "1"
 
-    assert load(run.folder / "earlier" / "1").job.spec.workload.entrypoint.split(".")[1][0] == "f"
-    assert next(load(run.folder / "earlier" / "1").model.parameters()).shape[0] == 8
+    assert run.folder == earlier
+    assert load(earlier).job.spec.workload.entrypoint.split(".")[1][0] == "f"
+    for kept in (run, load(earlier)):
+        assert next(kept.model.parameters()).shape[0] == 8
 
 
 def test_a_thread_can_train(tmp_path: Path) -> None:
@@ -188,8 +209,8 @@ def test_a_thread_can_train(tmp_path: Path) -> None:
     [
         (small.net(), {}, SpecError, r"^workload: a Workload; give a function that returns a batchgrowth_trainer\.Wor"),
         (enclosed(), {"batch": {"initial": 8}}, SpecError, r"^batch\.maximum: missing; give a whole number"),
-        (enclosed(), {"epoch": 3}, SpecError, r"^epoch: no such field; did you mean epochs\?$"),
-        (enclosed(), {"arguments": {"hidden": 8}}, SpecError, r"^arguments\.hidden: 8; give a string"),
+        (enclosed(), {"epoch": 3}, SpecError, r"^epoch: no such field; did you mean epochs\? It is given "),
+        (enclosed(), {"arguments": {"hidden": 8}}, SpecError, r'^arguments\.hidden: 8; put it in quotes, "8"$'),
         (enclosed(), {"arguments": {"depth": "8"}}, WorkloadError, r"^arguments\.depth: workload takes no such argum"),
         (enclosed(), {"examples": 5}, DataError, r"^examples: 5 was given but workload has 90; set examples: 90$"),
         (lambda: 3, {}, WorkloadError, r"^workload: workload returned a int; return batchgrowth_trainer\.workload\.W"),
@@ -232,6 +253,30 @@ def test_sinks_and_the_display_receive_the_events(tmp_path: Path, capsys: pytest
     printed = capsys.readouterr().out
     assert "workload starts: 4 epochs" in printed
     assert "Omit resume=True, or give another output_dir, to train it again." in " ".join(printed.split())
+
+
+@pytest.mark.fault("N13")
+def test_what_is_no_sink_is_refused_by_name(tmp_path: Path) -> None:
+    class Counter:
+        pass
+
+    refused = (
+        r"sinks\[0\]: a Counter without the method handle; give an object with handle\(event\)\n"
+        r"sinks\[1\]: the class Counter; give an object of it$"
+    )
+    with pytest.raises(SpecError, match=refused):
+        train(enclosed(), output_dir=tmp_path, sinks=[Counter(), Counter], **SPEC)  # type: ignore[list-item]
+
+
+@pytest.mark.long
+@pytest.mark.fault("N13")
+def test_the_template_of_init_trains_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, manifest = begin(tmp_path / "template-of-init")
+    monkeypatch.syspath_prepend(str(code.parent))
+    job = load_manifest(manifest, ["exchange.type=SingleProcess", "workers.maximum=1"])
+    summary = train(job, output_dir=tmp_path / "run", progress=False).summary
+    assert summary is not None
+    assert summary["accuracy"] > 0.94
 
 
 def test_importing_the_package_is_quick() -> None:

@@ -13,7 +13,7 @@ from batchgrowth_trainer.drivers.gather_scatter import (
 )
 from batchgrowth_trainer.user_errors import DeviceFault
 from batchgrowth_trainer.worker.messages import Left
-from batchgrowth_trainer.workers import health
+from batchgrowth_trainer.workers import hung
 from batchgrowth_trainer.workers.membership import Ended
 
 PATIENCE = 60.0
@@ -395,9 +395,9 @@ def test_a_late_worker_that_hangs_is_restarted(update: Update, late: Stragglers,
     pool.overdue = {"c"}
     late.watch()
     assert pool.done[-1] == ("does not answer", "c")
-    update.clock.now += health.STUCK_SECONDS - 2
+    update.clock.now += hung.STUCK_SECONDS - 2
     late.watch()
-    assert (health.STUCK, "c") not in pool.done
+    assert (hung.STUCK, "c") not in pool.done
     update.clock.now += 2
     late.watch()
-    assert (health.STUCK, "c") == pool.done[-1]
+    assert (hung.STUCK, "c") == pool.done[-1]

@@ -3,6 +3,7 @@
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -94,6 +95,7 @@ def test_a_thousand_workers_regroup() -> None:
         stop_requested=lambda: False, checkpoint_due=lambda: False, checkpoint_after=lambda _: None,
         evaluation_due=lambda _: False, note=lambda _: None, record_recovery=recoveries.append,
         record_resize=lambda _update, old, new, _pause: resizes.append((old, new)),
+        try_saving=lambda _size: None, saved_before_errors=lambda _save: nullcontext(),
     )  # fmt: skip
     wanted = iter([250, 1000, 1000, 999])
 

@@ -28,7 +28,7 @@ class Disk:
         self.events: list[Event] = []
         self._job = job
 
-    def flush(self) -> None:
+    def sync(self) -> None:
         """There is no row."""
 
     def save(self, snapshot: Snapshot, story: Mapping[str, Any]) -> int:

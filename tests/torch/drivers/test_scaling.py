@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from batchgrowth.contract.lead_time import RELEASE_SLACK
-from batchgrowth.forecast import Forecast
+from batchgrowth.errors import ClusterError
 from batchgrowth.growth import Course
+from batchgrowth.next_look import Forecast
 from batchgrowth.plan import BatchDecision, make_plan
 from batchgrowth.position import Position
 from batchgrowth_trainer.drivers import scaling as scaling_module
@@ -195,3 +196,30 @@ def test_workers_come_ahead_of_a_forecast_and_outstay_a_wrong_one(
 
     assert [None, Forecast(update=12, batch_size=32, workers=4), None] == run.looks
     assert run.requests == [1, 4, 2]
+
+
+@pytest.mark.fault("N02")
+@pytest.mark.parametrize("answers", [True, False])
+def test_only_silence_times_out(run: Any, monkeypatch: pytest.MonkeyPatch, answers: bool) -> None:
+    """A worker that loads for an hour answers; a silent one is given up after a minute."""
+    seconds = [0.0]
+    monkeypatch.setattr(scaling_module, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
+    preparing = SimpleNamespace(heard_at=0.0, ask=lambda: None, line=lambda: "worker a has prepared for a while")
+    pool: Any = WorkerPool()
+    pool.preparing = preparing
+    pool.check_failed = lambda: None
+
+    def wait(_seconds: float) -> None:
+        seconds[0] += 1
+        if answers:
+            preparing.heard_at = seconds[0]
+        if seconds[0] == 3600:
+            joined(pool, "a")
+
+    scaling = Scaling(run, pool, None, 60)
+    if answers:
+        assert scaling.gather(wait, {}) == ["a"]
+        assert run.waits[-1] == "a worker; 0 registered, none ready; worker a has prepared for a while"
+    else:
+        with pytest.raises(ClusterError, match="none has shown a sign of life for 61 s"):
+            scaling.gather(wait, {})

@@ -257,25 +257,31 @@ def test_all_members_have_one_state_after_a_round(small_job: Any) -> None:
     assert ordered + 2 * ends == members[0].bytes_sent
 
 
+def tell_after(updates: int, server: Replica, enough: threading.Event) -> None:
+    """Sets the event once the server has begun so many updates."""
+    made, take_step = list[int](), server.take_step
+
+    def counted(*given: Any) -> Any:
+        made.append(1)
+        if len(made) == updates:
+            enough.set()
+        return take_step(*given)
+
+    server.take_step = counted  # type: ignore[method-assign]
+
+
 @pytest.mark.parametrize("slow", [0, 1])
 def test_a_slow_member_is_waited_for_at_the_bound_alone(small_job: Any, slow: int) -> None:
     """It computes one gradient until no other can go on: as many updates later as allowed."""
     job, bound = small_job(downpour(5), "batch={initial: 3, maximum: 3, shard: 3, growth: {type: Constant}}"), 5
-    replicas, step_of = [built(job) for _ in range(3)], Replica.take_step
-    made, enough = [], threading.Event()
-
-    def counted(self: Replica, *given: Any) -> Any:
-        made.append(1)
-        if len(made) == bound:
-            enough.set()
-        return step_of(self, *given)
+    replicas, enough = [built(job) for _ in range(3)], threading.Event()
 
     def run(group: Fake) -> Round:
         replica = replicas[group.rank]
         if group.rank == slow:
             replica.on_shard = lambda: bool(enough.wait(2)) and None
         if group.rank == 0:
-            replica.take_step = counted.__get__(replica)  # type: ignore[method-assign]
+            tell_after(bound, replica, enough)
         return strategy_of(Setting(replica, group, nullcontext(), lambda: None)).round(lambda: False)
 
     results, _ = together(3, run)
@@ -298,26 +304,27 @@ def test_a_requested_stop_makes_the_round_short(small_job: Any) -> None:
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_lost_member_leaves_the_state_before_the_round(small_job: Any, lost: int) -> None:
-    replicas = [built(small_job(downpour(), NET)) for _ in range(2)]
+    """It dies while it computes a gradient, after the server has made two updates."""
+    job = small_job(downpour(4), NET)
+    replicas = [built(job) for _ in range(2)]
     before = [{name: vector.clone() for name, vector in replica.tensors().items()} for replica in replicas]
-    over = threading.Event()
+    enough, over = threading.Event(), threading.Event()
+
+    def check() -> None:
+        if over.is_set():
+            raise PeerLost("the generation is over")
+
+    def die() -> None:
+        assert enough.wait(30)
+        over.set()
+        raise PeerLost("died")
 
     def run(group: Fake) -> None:
-        calls = []
-
-        def check() -> None:
-            calls.append(1)
-            if over.is_set():
-                raise PeerLost("the generation is over")
-
-        def die() -> None:
-            calls.append(1)
-            if group.rank == lost and len(calls) > 6:
-                over.set()
-                raise PeerLost("died")
-
         replica = replicas[group.rank]
-        replica.on_shard = die
+        if group.rank == lost:
+            replica.on_shard = die
+        if group.rank == 0:
+            tell_after(2, replica, enough)
         with pytest.raises((PeerLost, queue.Empty)):
             strategy_of(Setting(replica, group, nullcontext(), check)).round(lambda: False)
 

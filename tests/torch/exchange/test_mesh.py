@@ -1,5 +1,6 @@
 """Connections between members that are threads of this process: every byte arrives, and a lost peer is noticed."""
 
+import contextlib
 import socket
 import threading
 import time
@@ -65,10 +66,10 @@ def never() -> bool:
     return False
 
 
-def encryption_of(security: Security) -> Encryption:
+def encryption_of(security: Security, *, is_kept: bool = True) -> Encryption:
     """As a worker's."""
     dials = security.get_connection_args("worker")["ssl_context"]
-    return Encryption(security.get_listen_args("worker")["ssl_context"], dials)
+    return Encryption(security.get_listen_args("worker")["ssl_context"], dials, is_kept)
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +86,12 @@ def test_every_byte_arrives_at_its_receiver(certificate: Security) -> None:
     """Any number of bytes, among them none and more than fits into a buffer, in both directions at once."""
 
     @settings(max_examples=20, deadline=None)
-    @given(size=st.integers(2, 5), data=st.data(), encrypted=st.booleans())
-    def every_byte_arrives(size: int, data: st.DataObject, encrypted: bool) -> None:
+    @given(size=st.integers(2, 5), data=st.data(), kept=st.sampled_from([True, False, None]))
+    def every_byte_arrives(size: int, data: st.DataObject, kept: bool | None) -> None:
         amounts = st.sampled_from([None, 0, 1, 38_000, MANY])
         drawn = {(a, b): data.draw(amounts) for a in range(size) for b in range(size) if a != b}
         counts = {pair: count for pair, count in drawn.items() if count is not None}
-        found = meshes(size, encryption=encryption_of(certificate) if encrypted else None)
+        found = meshes(size, encryption=None if kept is None else encryption_of(certificate, is_kept=kept))
 
         def act(rank: int) -> dict[int, bytearray]:
             others = [peer for peer in range(size) if peer != rank]
@@ -107,10 +108,12 @@ def test_every_byte_arrives_at_its_receiver(certificate: Security) -> None:
     every_byte_arrives()
 
 
-@pytest.fixture(params=["tls", "tcp"])
+@pytest.fixture(params=["tls", "greeting", "tcp"])
 def encryption(request: pytest.FixtureRequest, certificate: Security) -> Encryption | None:
-    """That of a job's certificate, or none."""
-    return encryption_of(certificate) if request.param == "tls" else None
+    """That of a job's certificate, throughout or for the greeting alone, or none."""
+    if request.param == "tcp":
+        return None
+    return encryption_of(certificate, is_kept=request.param == "tls")
 
 
 def test_a_peer_that_has_gone_is_noticed_at_once(encryption: Encryption | None) -> None:
@@ -238,14 +241,15 @@ def test_ranks_are_checked(listeners: list[Listener], token: str) -> None:
     second.close()
 
 
-@pytest.mark.fault("C21", "E01")
+@pytest.mark.fault("C21", "E01", "G03")
+@pytest.mark.parametrize("is_kept", [True, False], ids=["throughout", "for the greeting"])
 @pytest.mark.parametrize("theirs", ["another authority's", "none, in plain TCP"])
 def test_members_without_the_job_s_certificate_do_not_connect(
-    listeners: list[Listener], certificate: Security, theirs: str
+    listeners: list[Listener], certificate: Security, theirs: str, is_kept: bool
 ) -> None:
     """Though they have the token: the certificate must be the job's."""
-    places, ours = assignments_at(listeners), encryption_of(certificate)
-    other = encryption_of(Security.temporary()) if theirs == "another authority's" else None
+    places, ours = assignments_at(listeners), encryption_of(certificate, is_kept=is_kept)
+    other = encryption_of(Security.temporary(), is_kept=is_kept) if theirs == "another authority's" else None
     found = together(2, lambda rank: connect_all(places[rank], listeners[rank], (ours, other)[rank], never, 1.0))
     assert isinstance(found[0], OSError)
     for connection in found[1].values() if isinstance(found[1], dict) else ():  # it has dialled, and was not let in
@@ -282,6 +286,36 @@ def test_what_travels_is_encrypted(listeners: list[Listener], certificate: Secur
     first.close()
     second.close()
     relaying.join()
+
+
+@pytest.mark.fault("G03")
+def test_a_greeting_that_is_relayed_to_another_member_is_refused(
+    listeners: list[Listener], certificate: Security
+) -> None:
+    """By one who listens where rank 0 has died, and would stand between ranks 1 and 2 in plain TCP."""
+
+    def pump(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while got := source.recv(65536):
+                target.sendall(got)
+            target.shutdown(socket.SHUT_WR)
+
+    def relay_all(relay: socket.socket) -> None:
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            while True:
+                dialled = stack.enter_context(relay.accept()[0])
+                onward = stack.enter_context(socket.create_connection(listeners[0].address))
+                for ends in ((dialled, onward), (onward, dialled)):
+                    threading.Thread(target=pump, args=ends, daemon=True).start()
+
+    with socket.create_server((HOST, 0)) as relay:
+        threading.Thread(target=relay_all, args=(relay,), daemon=True).start()
+        addresses = [relay.getsockname(), *(listener.address for listener in listeners)]
+        _, *places = assign_ranks(addresses, TOKEN, 10.0)
+        ours = encryption_of(certificate, is_kept=False)
+        found = together(2, lambda index: connect_all(places[index], listeners[index], ours, never, 3.0))
+        relay.shutdown(socket.SHUT_RDWR)
+    assert [isinstance(result, OSError) for result in found] == [True, True]
 
 
 @pytest.mark.fault("C09")

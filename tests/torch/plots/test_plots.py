@@ -3,18 +3,21 @@
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
 import pytest
-from batchgrowth.errors import DataError
-from batchgrowth_trainer.plots import plot_runs
+from batchgrowth.errors import BatchGrowthError, DataError
+from batchgrowth.growth import Course
+from batchgrowth.spec import BatchGrowthJob
+from batchgrowth_trainer.plots import plot_plan, plot_runs
 from batchgrowth_trainer.plots.figure import (
     AXES,
     MOST_POINTS,
+    WIDEST_OF_MANY,
     Line,
     constant_batch_updates,
     figure_of,
@@ -22,9 +25,11 @@ from batchgrowth_trainer.plots.figure import (
     steps,
     thinned,
 )
+from batchgrowth_trainer.plots.planned import rated_updates
 from batchgrowth_trainer.record.history import EvaluationRow, History, HistoryRow
 from batchgrowth_trainer.record.runs import read_run
 
+MakeJob = Callable[..., BatchGrowthJob]
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 EXAMPLES = 100
 GROWING = (10, 10, 25, 50)
@@ -76,6 +81,53 @@ def test_the_output_can_be_named(tmp_path: Path, name: str) -> None:
     wanted = (tmp_path / "out" / "figure.png", tmp_path / "out" / "figure.html")
     assert plot_runs([write_run(tmp_path / "digits")], tmp_path / name) == wanted
     assert all(path.exists() for path in wanted)
+
+
+@pytest.mark.fault("N13")
+def test_the_output_may_be_another_picture(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "digits")
+    wanted = (tmp_path / "compared.svg", tmp_path / "compared.html")
+    assert plot_runs([run], tmp_path / "compared.svg") == wanted
+    assert "<svg" in wanted[0].read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["compared.html", "compared.svg", "digits"]
+
+
+@pytest.mark.fault("N13")
+def test_nine_runs_are_told_apart(tmp_path: Path) -> None:
+    """Each has a colour of its own, no line hides another, and no mark hides the lines."""
+    figure = figure_of([read_run(write_run(tmp_path / f"rate-{number}")) for number in range(9)])
+    assert len({run.colour for run in figure.runs}) == 9
+    assert max(run.halo for run in figure.runs) < WIDEST_OF_MANY
+    assert [run.resizes.note for run in figure.runs] == [()] * 9
+
+
+@pytest.mark.fault("N13")
+def test_the_learning_rate_is_drawn(tmp_path: Path) -> None:
+    rate = figure_of([read_run(write_run(tmp_path / "digits"))]).runs[0].rate
+    assert (rate.x["update"].tolist(), rate.y.tolist()) == ([0.0, 26.0], [0.1, 0.1])
+
+
+@pytest.mark.fault("N08")
+@pytest.mark.parametrize(("name", "begins"), [("plan.png", b"\x89PNG"), ("plan.svg", b"<?xml"), ("plan", b"\x89PNG")])
+def test_a_plan_is_drawn_with_its_warm_up(tmp_path: Path, digits_job: MakeJob, name: str, begins: bytes) -> None:
+    course = Course(digits_job("learningRate.warmup={updates: 300}").spec)
+    path = plot_plan(course, tmp_path / "new" / name)
+    assert path.read_bytes()[: len(begins)] == begins
+    updates = rated_updates(course.plan)
+    assert (updates[0], updates[-1], len(updates)) == (0, 459, 460)
+
+
+def test_a_plan_of_many_updates_is_drawn_by_some_of_them(digits_job: MakeJob) -> None:
+    plan = Course(digits_job("epochs=1000").spec).plan
+    updates = rated_updates(plan)
+    assert MOST_POINTS <= len(updates) <= MOST_POINTS + 2 * len(plan.stages)
+    assert {stage.first_update for stage in plan.stages} <= set(updates)
+
+
+def test_a_plan_that_cannot_be_drawn(tmp_path: Path, digits_job: MakeJob) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BatchGrowthError, match="the plot could not be written"):
+        plot_plan(Course(digits_job().spec), tmp_path / "file" / "plan.png")
 
 
 def test_a_dot_in_the_output_is_no_suffix(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ class Fuse:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
         self.left, self.blown, self._error = 10**9, False, error
-        calls = [(Path, "mkdir"), (Path, "rename"), (Path, "open"), (os, "fsync"), (os, "open")]
+        calls = [(Path, "mkdir"), (Path, "rename"), (os, "fsync"), (os, "open")]
         # A full disk does not prevent deletion.
         for owner, name in calls if isinstance(error, OSError) else [*calls, (checkpoint.shutil, "rmtree")]:
             monkeypatch.setattr(owner, name, self._guarded(getattr(owner, name)))
@@ -248,7 +248,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str, str, int], N
 def test_one_that_cannot_be_read_is_left_for_the_one_before_it(store: CheckpointStore, failing: Any) -> None:
     store.save(snapshot(1), STORY)
     store.save(snapshot(2), STORY)
-    failing(Path, "read_bytes", "update-0000000002/state", errno.EIO)
+    failing(checkpoint, "read_regular", "update-0000000002/state", errno.EIO)
     notes: list[str] = []
     saved = store.load_latest(notes.append)
     assert saved is not None
@@ -261,7 +261,7 @@ def test_if_none_can_be_read_but_may_be_later_that_is_no_end(store: CheckpointSt
     store.save(snapshot(1), STORY)
     store.save(snapshot(2), STORY)
     truncate(newest(store))
-    failing(Path, "read_bytes", "update-0000000001/manifest", errno.ESTALE)
+    failing(checkpoint, "read_regular", "update-0000000001/manifest", errno.ESTALE)
     with pytest.raises(StorageError, match=r"no checkpoint is whole .*cannot be read \(Stale file handle\)"):
         store.load_latest(lambda note: None)
     assert len(names(store)) == 2, "none was set aside"

@@ -1,6 +1,7 @@
 """Workloads that are functions of a notebook: how they are named, sent, kept and compared."""
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -203,3 +204,29 @@ def test_a_function_of_a_module_is_named_by_it(monkeypatch: pytest.MonkeyPatch) 
 
     assert importable_name(digits.mlp) == "batchgrowth_trainer.workloads.digits:mlp"
     assert [importable_name(one) for one in (inner, defined(CELL), made.function)] == [None] * 3
+
+
+@pytest.mark.fault("G03")
+def test_a_function_that_others_could_have_put_there_is_not_read(tmp_path: Path) -> None:
+    """Its code would run as this user."""
+    entrypoint, data = functions.packed(defined("def workload():\n    return 42\n"))
+    path = tmp_path / "workload.pkl"
+    path.write_bytes(data)
+    path.chmod(0o666)
+    with pytest.raises(DataError, match=r"workload\.pkl: another user owns this file or may write to it"):
+        functions.function_in(tmp_path, entrypoint)
+    path.chmod(0o644)
+    assert data == functions.function_in(tmp_path, entrypoint)
+
+
+@pytest.mark.fault("G03")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_a_function_of_another_user_is_not_read(tmp_path: Path) -> None:
+    entrypoint, data = functions.packed(defined("def workload():\n    return 42\n"))
+    path = tmp_path / "workload.pkl"
+    path.write_bytes(data)
+    os.chown(path, 65534, 65534)
+    with pytest.raises(DataError, match=r"workload\.pkl: another user owns this file or may write to it"):
+        functions.function_in(tmp_path, entrypoint)
+    os.chown(tmp_path, 65534, 65534)  # the run is that user's, whose folder one has named
+    assert data == functions.function_in(tmp_path, entrypoint)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from batchgrowth.errors import CheckpointError, DataError
 from batchgrowth_trainer.record import history as history_module
-from batchgrowth_trainer.record.history import EvaluationRow, History, HistoryRow, ResizeRow
+from batchgrowth_trainer.record.history import FORMER_HEADER, EvaluationRow, History, HistoryRow, ResizeRow
 from batchgrowth_trainer.record.runs import read_run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -52,7 +52,8 @@ def updates_in(directory: Path) -> list[int]:
 def test_the_header_is_the_documented_one(tmp_path: Path) -> None:
     write(tmp_path, range(1, 2))
     expected = (
-        "update,epoch,stage,batchSize,learningRate,loss,workers,computeSeconds,exchangeSeconds,waitSeconds,seconds"
+        "update,epoch,stage,batchSize,learningRate,loss,workers,computeSeconds,exchangeSeconds,waitSeconds,seconds,"
+        "remainingSeconds"
     )
     assert (tmp_path / "history.csv").read_text().splitlines()[0] == expected
 
@@ -100,6 +101,18 @@ def test_a_reopened_history_goes_on_where_it_was(tmp_path: Path) -> None:
     assert updates_in(tmp_path) == [1, 2, 3, 4, 5]
 
 
+def test_a_run_of_an_earlier_version_keeps_its_columns(tmp_path: Path) -> None:
+    """It had no remaining seconds."""
+    former = [",".join(FORMER_HEADER), "1,0.125,0,32,0.05,1.0,1,0.1,0.01,0.001,0.3"]
+    (tmp_path / "history.csv").write_text("\n".join(former) + "\n")
+    with closing(History(tmp_path)) as history:
+        history.append(row(2, remaining_seconds=7.5))
+    _, *lines = (tmp_path / "history.csv").read_text().splitlines()
+
+    assert [line.count(",") for line in lines] == [10, 10]
+    assert [(entry.update, entry.remaining_seconds) for entry in read_run(tmp_path).history] == [(1, None), (2, None)]
+
+
 def test_rows_are_on_disk_after_flush(tmp_path: Path) -> None:
     with closing(History(tmp_path)) as history:
         history.append(row(1))
@@ -136,10 +149,10 @@ def test_a_failed_truncation_leaves_the_file_as_it_was(tmp_path: Path, monkeypat
     write(tmp_path, range(1, 4))
     before = (tmp_path / "history.csv").read_bytes()
 
-    def failing(path: Path, length: int) -> None:
+    def failing(descriptor: int, length: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr("os.truncate", failing)
+    monkeypatch.setattr("os.ftruncate", failing)
     with closing(History(tmp_path)) as history, pytest.raises(OSError, match=r"Input/output error.*history\.csv"):
         history.truncate(1)
     assert before == (tmp_path / "history.csv").read_bytes()
@@ -246,7 +259,7 @@ def test_a_missing_right_is_an_error_at_once(tmp_path: Path, monkeypatch: pytest
         raise PermissionError(errno.EACCES, "Permission denied")
 
     with closing(History(tmp_path)) as history:
-        monkeypatch.setattr(Path, "open", forbidden)
+        monkeypatch.setattr(history_module, "open_own", forbidden)
         with pytest.raises(PermissionError, match=r"history\.csv"):
             history.append(row(1))
         monkeypatch.undo()

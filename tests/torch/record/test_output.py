@@ -1,6 +1,7 @@
 """A run's folder: locked for one run, earlier results kept, files whole or absent."""
 
 import errno
+import json
 import os
 import subprocess
 from contextlib import closing
@@ -10,6 +11,9 @@ import pytest
 from batchgrowth.errors import CheckpointError, Interrupted, StorageError, Superseded
 from batchgrowth_trainer.record import output
 from batchgrowth_trainer.record.output import OutputFolder
+
+SUMMARY = {"name": "a", "exchange": "AllReduce", "updates": 3, "examples": 9, "epochs": 1, "seconds": 0.5,
+           "finalLoss": 0.25, "weightsSha256": "00"}  # fmt: skip
 
 
 @pytest.mark.fault("D13")
@@ -124,9 +128,10 @@ def test_an_earlier_run_that_a_user_has_renamed_is_no_number(tmp_path: Path) -> 
 def test_a_summary_says_that_the_run_is_finished(tmp_path: Path) -> None:
     with closing(OutputFolder(tmp_path)) as folder:
         assert folder.summary() is None
-        folder.write_summary({"updates": 3})
-        assert folder.summary() == {"updates": 3}
-        for damaged in ("{", "[1]", ""):
+        folder.write_summary(SUMMARY)
+        assert folder.summary() == SUMMARY
+        lacking = json.dumps({key: value for key, value in SUMMARY.items() if key != "updates"})
+        for damaged in ("{", "[1]", "", "{}", "[" * 5000, lacking, json.dumps(SUMMARY | {"updates": "many"})):
             (tmp_path / "summary.json").write_text(damaged)
             assert folder.summary() is None
 

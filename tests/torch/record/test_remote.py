@@ -186,6 +186,56 @@ def test_two_trainers_at_once_share_the_states_and_leave_each_other_theirs(store
     assert 40 == third.resume() == len(third.rows)
 
 
+@pytest.mark.fault("C26")
+def test_what_was_computed_wrongly_is_dropped_and_made_again(store: MemoryStore, trainer: Any) -> None:
+    """The newest checkpoint that a check covers was kept beyond `keep`, and another trainer resumes there."""
+    run = trainer(keep=1)
+    run.save(10, {**STORY, "covered": 12})
+    for update in (20, 30):
+        run.save(update, {**STORY, "covered": 12})
+    assert ["0000000010", "0000000030"] == [name.split("-")[1] for name in names(store, "checkpoints")]
+
+    run.checkpoints.drop_after(12)
+
+    assert ["0000000010"] == [name.split("-")[1] for name in names(store, "checkpoints")]
+    gone_back = run.checkpoints.load_latest(run.notes.append)
+    assert gone_back.snapshot.position.update == 10
+    assert 10 == trainer().resume()
+
+    # The rows are cut as the run does it, and other rows of the same length come after them.
+    run.folder.joinpath("history.csv").write_text(HEADER + "".join(f"{n},0.5\n" for n in range(1, 11)))
+    with run.folder.joinpath("history.csv").open("a") as file:
+        file.writelines(f"{n},0.7\n" for n in range(11, 21))
+    run.save(20, {**STORY, "covered": 12})
+    again = trainer()
+    assert 20 == again.resume() == len(again.rows)
+    assert [f"{n},0.7" for n in range(11, 21)] == again.rows[10:]
+
+
+@pytest.mark.fault("C26")
+def test_without_a_covered_checkpoint_nothing_is_left(store: MemoryStore, trainer: Any) -> None:
+    run = trainer()
+    run.save(10)
+    run.checkpoints.drop_after(9)
+    assert run.checkpoints.load_latest(run.notes.append) is None
+    assert trainer().resume() is None
+
+
+@pytest.mark.fault("C26")
+def test_a_store_that_fails_for_now_is_asked_again_to_drop(
+    store: MemoryStore, trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trainer()
+    run.save(10)
+    monkeypatch.setattr(storage, "READ_SECONDS", 0.0)
+    run.bucket.left = 0
+    with pytest.raises(StorageError, match="for now"):
+        run.checkpoints.drop_after(9)
+    run.bucket.left = 1
+    run.checkpoints.drop_after(9)
+    assert [] == names(store, "checkpoints")
+
+
 def flip(store: MemoryStore, name: str) -> None:
     data = bytearray(content(store, name))
     data[len(data) // 2] ^= 4

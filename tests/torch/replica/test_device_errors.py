@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 from batchgrowth.errors import WorkloadError
-from batchgrowth_trainer.replica import trial
 from batchgrowth_trainer.replica.flat import FlatBuffers
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.seeds import untouched_randomness
@@ -64,7 +63,7 @@ def test_an_operation_without_a_deterministic_kernel(
 def test_an_error_that_comes_with_the_first_results(
     small_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception]
 ) -> None:
-    monkeypatch.setattr(trial, "first_shard", fails(error))
+    monkeypatch.setattr(Replica, "partials", fails(error))
     with pytest.raises(kind, match="update 1, shard 0 raised AcceleratorError"):
         train(small_job(), Options(output_dir=tmp_path))
 

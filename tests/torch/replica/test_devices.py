@@ -2,18 +2,23 @@
 
 import os
 import platform
+import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from batchgrowth.contract.environment import worker_environment
 from batchgrowth.errors import WorkloadError
+from batchgrowth_trainer.replica import devices
 from batchgrowth_trainer.replica.data import to_device
 from batchgrowth_trainer.replica.devices import make_device, prepare_process
 from torch import Tensor
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 
 @pytest.mark.fault("A22")
@@ -157,3 +162,34 @@ def test_the_memory_of_an_update_serves_the_next(small_job: Any, who: str) -> No
     )  # fmt: skip
 
     assert float(counted.stdout) < 100
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Torch's default folder for compiled code, which is not there yet."""
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return Path(default_cache_dir())
+
+
+@pytest.mark.fault("G03")
+def test_compiled_code_is_kept_where_nobody_else_writes(cache: Path) -> None:
+    devices._keep_cache_private()
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+    devices._keep_cache_private()
+
+
+@pytest.mark.fault("G03")
+@pytest.mark.parametrize("kind", ["a folder of others", "a link"])
+def test_compiled_code_of_others_is_refused(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    if kind == "a link":
+        cache.symlink_to(tmp_path)
+    else:
+        cache.mkdir()
+        cache.chmod(0o777)
+    with pytest.raises(WorkloadError, match=r"may write to it.* TORCHINDUCTOR_CACHE_DIR"):
+        devices._keep_cache_private()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    devices._keep_cache_private()

@@ -1,6 +1,7 @@
 """Evaluation: eval mode, fixed chunks, no effect on training."""
 
 import math
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +15,7 @@ from batchgrowth.sum_tree import lay_out
 from batchgrowth_trainer.drivers.single_process import only_one
 from batchgrowth_trainer.exchange.reduction import add_up
 from batchgrowth_trainer.replica import evaluation
-from batchgrowth_trainer.replica.evaluation import computed, evaluate, gathered_row, node_sums
+from batchgrowth_trainer.replica.evaluation import computed, evaluate, gathered_row, node_sums, try_evaluation
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.workload import Workload, correct
 from torch import Tensor, nn
@@ -277,3 +278,67 @@ def test_several_test_sets(small_job: Any, make_replica: Any) -> None:
 
     first, other = values(workload.test), values(few)
     assert first | {f"few.{name}": value for name, value in other.items()} == values({"all": workload.test, "few": few})
+
+
+class Running:
+    """Returns its running mean, as a metric does that is made for a loop."""
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        self.count = 0
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        self.total += float(output[:, 0].sum())
+        self.count += len(target)
+        return torch.full((len(target),), self.total / self.count)
+
+
+class Scaled:
+    """Divides by the largest value that it was first called with."""
+
+    largest: Tensor | None = None
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        if self.largest is None:
+            self.largest = output.abs().max()
+        return output[:, 0] / self.largest
+
+
+class Recording:
+    """Keeps what it has seen, and does not use it."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        self.seen.append(len(target))
+        return correct(output, target)
+
+
+def by_chance(_output: Tensor, _target: Tensor) -> float:
+    return random.SystemRandom().random()
+
+
+@pytest.mark.fault("T01")
+@pytest.mark.parametrize(
+    ("metrics", "named"),
+    [
+        ({"metrics": {"one": Running()}}, r"metrics\.one: .*others were evaluated.*metrics\.one\.total.*in __call__"),
+        ({"metrics": {"one": Scaled()}}, r"metrics\.one: .*metrics\.one\.largest changes with each.*in __call__"),
+        (
+            {"whole_set_metrics": {"two": by_chance}},
+            r"whole_set_metrics\.two: the same examples and weights give .*in by_chance",
+        ),
+    ],
+)
+def test_a_metric_that_depends_on_what_it_was_called_with_before_is_refused(
+    small_job: Any, make_replica: Any, metrics: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(WorkloadError, match=named):
+        try_evaluation(make_replica(small_job(), replace(small.plain(), **metrics)))
+
+
+def test_what_a_metric_records_is_left_alone_and_put_back(small_job: Any, make_replica: Any) -> None:
+    metric = Recording()
+    try_evaluation(make_replica(small_job(), replace(small.plain(), metrics={"one": metric})))
+    assert metric.seen == []

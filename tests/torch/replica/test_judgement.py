@@ -14,7 +14,7 @@ from batchgrowth_trainer import commands
 from batchgrowth_trainer.api import load
 from batchgrowth_trainer.building import build_replica
 from batchgrowth_trainer.record.snapshot import weights_sha256
-from batchgrowth_trainer.sinks.progress import Reporter
+from batchgrowth_trainer.sinks.report import Reporter
 from batchgrowth_trainer.training import Options, train
 from safetensors.torch import load_file
 
@@ -70,7 +70,7 @@ def test_the_best_weights_give_what_their_evaluation_found(
     assert plain["weightsSha256"] == summary["weightsSha256"]
     assert not {"best", "stoppedEarly"} & plain.keys()
     with pytest.raises(
-        DataError, match=r"plain: there is no best\.safetensors here; .* if its job has evaluation\.keep"
+        DataError, match=r"plain: there is no best\.safetensors here, .* if its job has evaluation\.keep"
     ):
         load(tmp_path / "plain").best_model  # noqa: B018
 

@@ -244,3 +244,14 @@ def test_they_end_when_their_parent_is_killed() -> None:
     while any(psutil.pid_exists(pid) for pid in children):
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+@pytest.mark.fault("G03")
+def test_no_other_user_opens_the_memory_that_loaders_share() -> None:
+    before = os.umask(0)
+    try:
+        storage = torch.empty(1 << 16).untyped_storage()  # a storage that is freed closes its descriptor
+        shared, _ = storage._share_fd_cpu_()
+        assert os.fstat(shared).st_mode & 0o077 == 0
+    finally:
+        os.umask(before)

@@ -125,6 +125,42 @@ def test_steps_equal_torchs_per_tensor_steps(
         torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.fault("T14")
+@pytest.mark.parametrize(("overrides", "make_theirs"), CASES)
+def test_parameters_without_a_gradient_are_left_alone(
+    small_job: Any, overrides: tuple[str, ...], make_theirs: Any
+) -> None:
+    """As torch does, whether one process moves all parameters or each server its own."""
+    mine, theirs, shared = model(), model(), model()
+    flat, sliced = (FlatParameters(each, torch.device("cpu")) for each in (mine, shared))
+    spec = small_job(*overrides).spec
+    optimizer, served, reference = (
+        optimizer_of(spec, flat),
+        optimizer_of(spec, sliced),
+        make_theirs(theirs.parameters()),
+    )
+    assert isinstance(optimizer, FlatOptimizer)
+    assert isinstance(served, FlatOptimizer)
+    servers = [(place, served.within(place)) for place in sliced.places((0, 1, 4))]
+    draw = torch.Generator().manual_seed(0)
+    reference.param_groups[0]["lr"] = 0.05
+    for update, unreached in enumerate(([0, 1], [], [1], [1, 2, 3], [])):
+        row = gradients(draw, flat)
+        for index, (parameter, view) in enumerate(zip(theirs.parameters(), flat.gradient_views(row), strict=True)):
+            parameter.grad = None if index in unreached else view.clone()
+            view.mul_(index not in unreached)
+        reference.step()
+        for place, server in servers:
+            server.step(row[place].clone(), 0.05, update, unreached)
+        optimizer.step(row, 0.05, update, unreached)
+        for each in (optimizer, served):
+            if each.missed is not None:
+                each.missed[unreached] += 1
+    for expected, actual in zip(theirs.parameters(), mine.parameters(), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-7)
+    assert torch.equal(flat.vector, sliced.vector)
+
+
 @pytest.mark.parametrize("overrides", [example(name) for name in OPTIMIZERS], ids=list(OPTIMIZERS))
 def test_the_state_carried_to_another_process_goes_on_with_the_same_bits(
     small_job: Any, overrides: tuple[str, ...]

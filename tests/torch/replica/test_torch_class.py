@@ -8,6 +8,7 @@ import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth_trainer.replica.flat import FlatParameters
 from batchgrowth_trainer.replica.optimizers import AnyOptimizer, optimizer_of
+from batchgrowth_trainer.replica.torch_optimizer import TorchOptimizer
 from torch import Tensor, nn
 
 RATES = [0.1, 0.05, 0.02, 0.02, 0.01]
@@ -23,6 +24,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Rprop": ("torch.optim:Rprop", {"etas": [0.4, 1.3]}),
     "SGD, which keeps nothing": ("torch.optim:SGD", {}),
     "of one's own": ("optimizers_of_ones_own:Counting", {"weight_decay": 0.1}),
+    "with attributes": ("optimizers_of_ones_own:Warm", {}),
+    "that begins to change later": ("optimizers_of_ones_own:Annealed", {}),
 }
 
 
@@ -67,6 +70,7 @@ def test_steps_are_the_classs_own(small_job: Any, case: str) -> None:
         assert torch.equal(expected, actual)
 
 
+@pytest.mark.fault("T06")
 @pytest.mark.parametrize("case", CASES)
 def test_another_process_goes_on_with_the_same_bits(small_job: Any, case: str) -> None:
     flats = [FlatParameters(model(), torch.device("cpu")) for _ in range(2)]
@@ -126,6 +130,10 @@ def test_what_withoutDecay_names_has_a_group_without_decay(small_job: Any) -> No
         ("torch.optim:LBFGS", {}, "", r"torch\.optim:LBFGS raised TypeError: .*closure"),
         ("optimizers_of_ones_own:Hoarding", {}, "", r"keeps a list in 'seen', which cannot move to another worker"),
         ("optimizers_of_ones_own:Growing", {}, "", r"keeps something else in 'seen' than at first"),
+        ("optimizers_of_ones_own:Listing", {}, "", r"changes self\.seen with each step.*ones_own\.py:\d+, in step"),
+        ("optimizers_of_ones_own:Named", {}, "", r"changes self\.phase with each step.*ones_own\.py:\d+, in step"),
+        ("optimizers_of_ones_own:Shared", {}, "", r"changes Shared\.steps with each step.*ones_own\.py:\d+, in step"),
+        ("optimizers_of_ones_own:Drawing", {}, "", r"draws from self\.draws, a generator of its own.*in step"),
         (
             "optimizers_of_ones_own:Plain", {}, ", withoutDecay: {belowDimensions: 2}",
             r"optimizer\.withoutDecay: optimizers_of_ones_own:Plain has no weight_decay, so leave withoutDecay out",
@@ -138,3 +146,35 @@ def test_what_does_not_fit_is_refused(
     flat = FlatParameters(model(), torch.device("cpu"), lambda _, parameter: bool(more) and parameter.ndim < 2)
     with pytest.raises(WorkloadError, match=error):
         optimizer(small_job, flat, override(entrypoint, arguments, more)).step(gradient(flat, 0), 0.1, 0)
+
+
+@pytest.mark.fault("T06")
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("Later", None),
+        ("LaterListing", r"self\.seen by update \d, .*first steps did not.*ones_own\.py:\d+, in step"),
+        ("LaterNamed", r"self\.phase by update \d, .*ones_own\.py:\d+, in factor"),
+        ("LaterShared", r"LaterShared\.count by update \d, .*ones_own\.py:\d+, in factor"),
+        ("LaterKeeping", r"self\.state\[0\.weight\]\.times by update \d.*keep .* from the first step on"),
+        ("LaterDrawing", r"draws from self\.draws, a generator of its own"),
+    ],
+)
+def test_what_begins_to_change_later_is_found_by_a_look(small_job: Any, name: str, named: str | None) -> None:
+    """And a look changes nothing."""
+    flats = [FlatParameters(model(), torch.device("cpu")) for _ in range(2 if named is None else 1)]
+    optimizers = [optimizer(small_job, flat, override(f"optimizers_of_ones_own:{name}", {})) for flat in flats]
+    assert isinstance(optimizers[0], TorchOptimizer)
+
+    def steps() -> None:
+        for update in range(8):
+            for each, flat in zip(optimizers, flats, strict=True):
+                each.step(gradient(flat, update), 0.1, update)
+            optimizers[0].look_back(update + 1)
+
+    if named is None:
+        steps()
+        assert torch.equal(flats[0].vector, flats[1].vector)
+    else:
+        with pytest.raises(WorkloadError, match=named):
+            steps()

@@ -24,6 +24,7 @@ from batchgrowth_trainer.sinks.events import (
     Sink,
     Started,
     Stopped,
+    Undone,
     Waiting,
     WorkersReady,
 )
@@ -58,8 +59,9 @@ def rows(first: int = 1) -> Iterator[HistoryRow]:
         position = step.after
         epoch = position.epoch + position.offset / 100
         times = (0.08, 0.01, 0.01, position.update / 10)
+        left = 0.5 * (PLAN.updates - position.update)
         yield HistoryRow(
-            position.update, epoch, step.stage, step.batch_size, 0.05, 1 / position.update, step.workers, *times
+            position.update, epoch, step.stage, step.batch_size, 0.05, 1 / position.update, step.workers, *times, left
         )
 
 
@@ -181,7 +183,7 @@ def test_a_terminal_shows_a_bar_with_the_current_numbers() -> None:
         assert part in shown
     assert "test loss 0.5000, accuracy 0.8750" in shown
     assert "25 examples/s" in shown
-    assert "4.0 s left" in shown
+    assert re.findall(r"[\d.]+ s left", shown)[:2] == ["2.5 s left", "2.0 s left"]
     assert "100%" in shown[shown.rindex("digits") :]
 
 
@@ -216,7 +218,7 @@ def test_the_cursor_is_restored() -> None:
     assert written(console).count(hidden) == written(console).count(shown) == 1
 
 
-def test_the_time_left_follows_a_change_of_pace() -> None:
+def test_the_pace_follows_a_change() -> None:
     console, clock = terminal(), Clock()
     display = Live(console, clock)
     display.handle(Started("digits", PLAN, Position()))
@@ -239,6 +241,14 @@ def test_the_display_fits_the_console(console: Console, kind: type[Sink]) -> Non
 NOTES = [
     (Note("asked to stop,\n  twice"), "asked to stop, twice"),
     (ResizeRow(1090, 1, 2, 0.0684), "update 1,090: workers 1 → 2, a pause of 68 ms"),
+    (
+        Undone("worker 1 differs", 312, Position(1088, 2, 0), PLAN),
+        "worker 1 differs; 312 updates are undone, back to update 1,088, which a check covers",
+    ),
+    (
+        Undone("worker 1 differs", 12, Position(), PLAN),
+        "worker 1 differs; 12 updates are undone, back to the beginning",
+    ),
     (Recovered(1090, "lost\none"), "update 1,090: lost one; going on from the last committed update"),
     (CheckpointFailed("no room"), "checkpoint failed: no room"),
     (Waiting("a worker"), "waiting for a worker"),

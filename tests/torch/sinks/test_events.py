@@ -12,7 +12,7 @@ from batchgrowth.position import Position
 from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.record.checkpoint import CheckpointStore
 from batchgrowth_trainer.record.history import Committed, EvaluationRow, History, HistoryRow
-from batchgrowth_trainer.sinks.events import CheckpointSaved, Event, Finished, Note, Started, Stopped
+from batchgrowth_trainer.sinks.events import CheckpointSaved, Event, Finished, Note, Sinks, Started, Stopped
 from batchgrowth_trainer.training import Options, train
 
 
@@ -108,3 +108,44 @@ def test_a_wait_is_published_once_until_the_next_update(small_job: Any, tmp_path
     run.record_rows([update(job, 1)])
     run.wait_for("a worker")
     assert [type(event).__name__ for event in sink.events] == ["Waiting", "HistoryRow", "Waiting"]
+
+
+@pytest.mark.fault("G02")
+@pytest.mark.parametrize("error", [ValueError("wrong"), OSError(28, "No space left on device"), SystemExit(1)])
+def test_a_sink_that_fails_is_left_out_and_training_goes_on(
+    small_job: Any, tmp_path: Path, error: BaseException
+) -> None:
+    class Failing:
+        def __init__(self) -> None:
+            self.rows = 0
+
+        def handle(self, event: Event) -> None:
+            self.rows += isinstance(event, HistoryRow)
+            if self.rows == 3:
+                raise error
+
+    failing, other = Failing(), MadeUp()
+    summary = train(small_job(), Options(output_dir=tmp_path), [failing, other])
+    assert failing.rows == 3
+    assert summary["updates"] == len(other.of(HistoryRow))
+    [told] = [note.text for note in other.of(Note) if "left out" in note.text]
+    assert told.startswith(f"Failing is left out from now on, since it raised {type(error).__name__}: {error}")
+
+
+def test_an_event_that_comes_while_another_is_handed_out_waits_for_its_turn() -> None:
+    """A signal handler may publish while a sink prints."""
+    seen: list[tuple[str, Event]] = []
+
+    class Sink:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def handle(self, event: Event) -> None:
+            seen.append((self.name, event))
+            if self.name == "a" and event == Note("first"):
+                sinks.handle(Note("second"))
+
+    sinks = Sinks([Sink("a"), Sink("b")])
+    sinks.add_to_next(Note("zeroth"))
+    sinks.handle(Note("first"))
+    assert [(name, event) for event in (Note("zeroth"), Note("first"), Note("second")) for name in "ab"] == seen

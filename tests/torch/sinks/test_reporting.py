@@ -15,25 +15,26 @@ from typing import Any
 
 import pytest
 from batchgrowth.contract.figures import ExchangeFigures
-from batchgrowth.contract.progress import LONGEST_PERIOD_SECONDS, MOST_DIFFERING, Progress
+from batchgrowth.contract.progress import LONGEST_CAUSE, LONGEST_PERIOD_SECONDS, MOST_DIFFERING, Progress, WentBack
 from batchgrowth.errors import CheckpointError, PlanError
-from batchgrowth.forecast import Forecast
 from batchgrowth.names import LAST_START
+from batchgrowth.next_look import Forecast
 from batchgrowth.plan import BatchDecision, make_plan
 from batchgrowth.position import Position
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.__main__ import checked_plan
 from batchgrowth_trainer.record.history import GrowthRow, HistoryRow, ResizeRow
-from batchgrowth_trainer.sinks import progress
+from batchgrowth_trainer.sinks import report as sinks_report
 from batchgrowth_trainer.sinks.events import (
     ArithmeticDiffers,
     Looked,
     Started,
     Stopped,
+    Undone,
     Waiting,
     WorkersReady,
 )
-from batchgrowth_trainer.sinks.progress import Reporter, repeat, to_config_map, to_file
+from batchgrowth_trainer.sinks.report import Reporter, repeat, to_config_map, to_file
 from batchgrowth_trainer.training import Options, train
 
 MakeJob = Callable[..., BatchGrowthJob]
@@ -118,6 +119,17 @@ def test_a_forecast_is_reported_until_its_look(small_job: MakeJob) -> None:
         assert (replace(forecast, due_seconds=due_seconds) if due_seconds else None) == reports[-1].forecast
 
 
+def test_the_time_left_is_that_of_the_newest_row_that_has_one(small_job: MakeJob) -> None:
+    plan, reports = make_plan(small_job().spec), list[Progress]()
+    reporter = Reporter(lambda report: reports.append(Progress.from_json(report)))
+    reporter.handle(Started("small", plan, Position()))
+    reporter.handle(HistoryRow(1, 0.1, 0, 8, 0.05, 0.7, 2, 0.01, 0.0, 0.0, 1.0, remaining_seconds=90.5))
+    reporter.handle(HistoryRow(2, 0.2, 0, 8, 0.05, 0.7, 2, 0.01, 0.0, 0.0, 1.0))
+    reporter.handle(Stopped())
+
+    assert (reports[-1].update, reports[-1].eta_seconds) == (2, 90.5)
+
+
 def test_a_wait_is_reported_until_the_next_update(small_job: MakeJob) -> None:
     plan, reports = make_plan(small_job().spec), list[Progress]()
     reporter = Reporter(lambda report: reports.append(Progress.from_json(report)))
@@ -166,6 +178,21 @@ def test_workers_that_add_differently_are_reported_while_there_are_any(small_job
     assert reports[-1].differing == {}
 
 
+@pytest.mark.fault("C26")
+def test_how_far_training_went_back_is_reported(small_job: MakeJob) -> None:
+    """With the workers that computed wrongly; the last of several findings stays until the trainer's end."""
+    plan, reports = make_plan(small_job().spec), list[Progress]()
+    reporter = Reporter(lambda report: reports.append(Progress.from_json(report)))
+    reporter.handle(Started("small", plan, Position()))
+    reporter.handle(Undone("w-0 differs", 3, Position(), plan, workers=("w-0",)))
+    reporter.handle(Undone("w-1 differs" * 100, 2, plan.position_at(1), plan, workers=("w-1",)))
+    reporter.handle(HistoryRow(2, 0.1, 0, 8, 0.05, 0.7, 2, 0.01, 0.0, 0.0, 1.0))
+    reporter.handle(Stopped())
+    cause = ("w-1 differs" * 100)[:LONGEST_CAUSE]
+    assert reports[-1].went_back == WentBack(times=2, workers=("w-1",), cause=cause, reached=3, update=1)
+    assert reports[-1].update == 2
+
+
 @pytest.mark.fault("B12")
 def test_a_delivery_that_fails_is_retried(tmp_path: Path, small_job: MakeJob) -> None:
     """The newest report arrives in the end."""
@@ -186,7 +213,7 @@ def test_a_delivery_that_fails_is_retried(tmp_path: Path, small_job: MakeJob) ->
 def test_a_report_that_is_never_delivered_does_not_stop_training(
     tmp_path: Path, small_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "PERIOD_SECONDS", 0.001)
+    monkeypatch.setattr(sinks_report, "PERIOD_SECONDS", 0.001)
 
     def refuse(_: str) -> None:
         raise OSError("away")
@@ -202,14 +229,14 @@ def test_a_report_that_is_never_delivered_does_not_stop_training(
 
 @pytest.mark.parametrize(("running", "period"), [(0, 1), (20, 1), (100, 5), (200, 10), (1e6, LONGEST_PERIOD_SECONDS)])
 def test_a_long_training_is_reported_less_often(running: float, period: float) -> None:
-    assert period == progress.period_seconds(running)
+    assert period == sinks_report.period_seconds(running)
 
 
 def test_changes_are_reported_at_once_however_long_the_period_is(
     small_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Progress alone waits: with a period of a minute only the first report, the changes and the last arrive."""
-    monkeypatch.setattr(progress, "period_seconds", lambda _: 60.0)
+    monkeypatch.setattr(sinks_report, "period_seconds", lambda _: 60.0)
     plan, reports = make_plan(small_job().spec), list[Progress]()
 
     def until(number: int) -> None:
@@ -228,6 +255,43 @@ def test_changes_are_reported_at_once_however_long_the_period_is(
     reporter.handle(Stopped())
 
     assert [report.update for report in reports] == [0, 0, 1, 3]
+
+
+@pytest.mark.fault("O16")
+def test_a_trainer_that_has_nothing_new_reports_all_the_same(
+    small_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it waits or evaluates, so that its silence means something."""
+    monkeypatch.setattr(sinks_report, "PERIOD_SECONDS", 0.001)
+    monkeypatch.setattr(sinks_report, "LONGEST_PERIOD_SECONDS", 0.001)
+    reports: list[Progress] = []
+    has_four = threading.Event()
+
+    def deliver(text: str) -> None:
+        reports.append(Progress.from_json(text))
+        if len(reports) == 4:
+            has_four.set()
+
+    reporter = Reporter(deliver)
+    reporter.handle(Started("small", make_plan(small_job().spec), Position()))
+    assert has_four.wait(60)
+    reporter.handle(Stopped())
+
+    assert [report.beat for report in reports[:4]] == [1, 2, 3, 4]
+    assert all(replace(report, beat=1) == reports[0] for report in reports)
+
+
+@pytest.mark.fault("O25")
+def test_the_times_at_which_the_newest_stages_began_are_reported(small_job: MakeJob) -> None:
+    reporter = Reporter(lambda _: None)
+    reporter.handle(Started("small", make_plan(small_job().spec), Position()))
+    row = HistoryRow(1, 0.1, 0, 8, 0.05, 0.7, 2, 1.0, 0.0, 0.0, 1.0)
+    for update in range(40):
+        reporter.handle(replace(row, update=update, stage=update // 2, committed_at=1000.0 + update))
+    reporter.handle(Stopped())
+
+    begun = Progress.from_json(reporter.newest).begun
+    assert begun == {str(stage): 999.0 + 2 * stage for stage in range(4, 20)}
 
 
 def test_the_last_report_is_repeated_where_the_kubelet_reads_it(tmp_path: Path) -> None:
@@ -328,6 +392,22 @@ def test_a_config_map_is_patched(tmp_path: Path, api_server: tuple[int, list[tup
     ] == seen
     with pytest.raises(OSError, match="404"):
         to_config_map("team", "missing", environment, tmp_path)[0]("three")
+
+
+@pytest.mark.fault("O01")
+def test_a_proxy_in_the_environment_is_not_asked_for_the_api_server(
+    tmp_path: Path, api_server: tuple[int, list[tuple[str, str, object]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The company's, which a job's `env` names for its data, and which knows nothing of the cluster."""
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    port, seen = api_server
+    (tmp_path / "token").write_text("token")
+    stored["text"] = json.dumps({"metadata": {"resourceVersion": "7"}})
+    environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(port)}
+    patch, _ = to_config_map("team", "digits-progress", environment, tmp_path)
+    patch("one")
+    assert 2 == len(seen)
 
 
 @pytest.mark.fault("B14")

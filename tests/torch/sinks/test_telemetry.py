@@ -11,6 +11,8 @@ from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.contract.metrics import TRAINER
 from batchgrowth.errors import PortError
 from batchgrowth.evaluations import BestEvaluation
+from batchgrowth.forecast.outlook import Outlook
+from batchgrowth.forecast.step_time import Estimated
 from batchgrowth.plan import make_plan
 from batchgrowth_trainer.__main__ import ANYWHERE
 from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, HistoryRow, ResizeRow
@@ -26,7 +28,8 @@ from prometheus_client import CollectorRegistry
 
 
 def row(update: int, epoch: float) -> HistoryRow:
-    return HistoryRow(update, epoch, 1, 16, 0.05, 0.7, 2, 0.2, 0.1, 0.05, 3.0)
+    outlook = Outlook(remaining=Estimated(value=40.0, low=30.0, high=60.0), update_seconds=0.4)
+    return HistoryRow(update, epoch, 1, 16, 0.05, 0.7, 2, 0.2, 0.1, 0.05, 3.0, outlook=outlook)
 
 
 def values(telemetry: Telemetry) -> dict[str, float]:
@@ -49,6 +52,7 @@ def filled(job: Any) -> Telemetry:
         Recovered(2, "a worker was lost"),
         ExchangeFigures(bytes_sent=1000, replica_distance=0.5, largest_staleness=3, mean_staleness=1.5),
         ExchangeFigures(compression_error=0.004, backups=3, backups_first=2),
+        ExchangeFigures(checks=5, differences=1, checked_update=200),
         CheckpointSaved(2, 0.1, 500),
         CheckpointFailed("no room"),
     ):
@@ -88,11 +92,15 @@ def test_counters_count_and_gauges_hold_the_last_value(small_job: Any) -> None:
     assert found["batchgrowth_examples_total"] == 45
     assert found["batchgrowth_epochs"] == 0.5
     assert found["batchgrowth_workers[training]"] == 2
+    assert [found[f"batchgrowth_remaining_seconds[{bound}]"] for bound in ("low", "expected", "high")] == [30, 40, 60]
+    assert found["batchgrowth_update_forecast_seconds"] == 0.4
     assert found["batchgrowth_evaluation[accuracy]"] == 0.9
     assert found["batchgrowth_update_duration_seconds_sum[compute]"] == pytest.approx(0.4)
     assert found["batchgrowth_resize_duration_seconds_count[up]"] == 1
     assert found["batchgrowth_backups_total[backup]"] == 2
     assert found["batchgrowth_backups_total[original]"] == 1
+    assert found["batchgrowth_checks_total[same]"] == 4
+    assert found["batchgrowth_checks_total[different]"] == 1
 
 
 def test_after_a_resume_examples_count_from_zero_like_updates(small_job: Any) -> None:

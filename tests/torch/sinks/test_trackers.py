@@ -48,7 +48,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def _no_service() -> Iterator[None]:
-    """Ends the process that wandb keeps until its own process ends."""
+    """Ends the process that wandb keeps until its own process ends, if a test has not come so far as to read."""
     yield
     import wandb
 
@@ -111,8 +111,10 @@ def from_mlflow(folder: Path) -> Read:
 
 
 def from_wandb(folder: Path) -> Read:
+    import wandb
     from wandb.proto.wandb_internal_pb2 import Record
 
+    wandb.teardown()  # wandb's own process may write the rest of a finished run's file when it ends, not before
     values: dict[tuple[str, int], list[float]] = {}
     config: dict[str, Any] = {}
     summary: dict[str, Any] = {}

@@ -52,7 +52,7 @@ def test_a_message_is_the_same_after_an_event_or_a_call(message: Message) -> Non
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_an_event_is_plain_data(message: Message) -> None:
     def check(value: Any) -> None:
-        assert type(value) in (dict, tuple, str, int, float, type(None)), value
+        assert type(value) in (dict, tuple, str, int, float, bool, type(None)), value
         for part in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else ():
             check(part)
 

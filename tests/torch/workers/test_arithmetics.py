@@ -1,9 +1,10 @@
 """Workers that add differently than their job: reported, used last, or refused."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from batchgrowth.errors import ClusterError
+from batchgrowth.errors import ClusterError, WorkloadError
 from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.worker.messages import Prepared
 from batchgrowth_trainer.workers.arithmetics import MOST_RECORDS, SHARDS, STEPS, Arithmetics
@@ -114,3 +115,53 @@ def test_a_summary_does_not_grow_with_every_pod_that_comes_and_goes() -> None:
     for number in range(MOST_RECORDS + 9):
         arithmetics.compare(str(number), prepared(str(number), "AVX2" if number else "AVX512"))
     assert len(arithmetics.to_json()["differing"]) == MOST_RECORDS
+
+
+@pytest.mark.fault("T08")
+def test_a_worker_with_other_code_is_held_back_while_another_has_the_jobs() -> None:
+    """As when a file is edited while a job trains, and a worker joins it late."""
+    published = Published()
+    admission = Admission(Arithmetics(publish=published))
+    code = {"helper.py": "a", "net.py": "b"}
+    admission.add("a", replace(prepared("0"), code=code))
+    admission.add("b", replace(prepared("1"), code={**code, "net.py": "c"}))
+    admission.add("c", replace(prepared("2"), code=code))
+    assert list(admission.ready) == ["a", "c"]
+    assert published.workers == {"1": "it has another net.py"}
+    assert published.lines == [
+        "worker 1 on host-1 is held back: it has another net.py than the workers before it. Undo the change, or end "
+        "this run and --resume it, which trains on with the new code."
+    ]
+    assert admission.arithmetics.refusal("b") == "worker 1 is held back: it has another net.py"
+    for address in ("a", "c"):
+        admission.remove(address)
+        admission.admit_held(5)
+    assert list(admission.ready) == ["b"]
+    assert published.lines[1:] == [
+        "every worker with the job's code is gone; worker 1 on host-1 goes on with its own: it has another net.py"
+    ]
+
+
+@pytest.mark.fault("T01")
+def test_two_processes_of_one_machine_that_differ_have_code_that_depends_on_the_process() -> None:
+    """Before the first update, and also if the second one joins late; those of other machines are only reported."""
+    one, other = (replace(prepared(name), host="node") for name in "ab")
+    other = replace(other, arithmetic=replace(other.arithmetic, digest="another"))
+    arithmetics = Arithmetics()
+    arithmetics.compare("a", one)
+    arithmetics.compare("b", replace(one, name="b"))
+    arithmetics.compare("c", replace(other, host="another node"))
+    assert ["c"] == [address for address in "abc" if arithmetics.differs(address)]
+    with pytest.raises(WorkloadError, match=r"otherwise in another process: workers a and b on node .*an id\(\)"):
+        arithmetics.compare("d", other)
+
+
+def test_a_worker_is_not_compared_with_the_process_of_a_checkpoint() -> None:
+    """The code may have been edited in between, and what was trained stays."""
+    first = Arithmetics()
+    first.compare("a", replace(prepared("0"), host="node"))
+    resumed = Arithmetics(known=first.to_json())
+    edited = replace(prepared("1"), host="node")
+    edited = replace(edited, arithmetic=replace(edited.arithmetic, digest="another"))
+    resumed.compare("b", edited)
+    assert resumed.differs("b")

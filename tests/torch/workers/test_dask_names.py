@@ -41,7 +41,8 @@ READ = ["scheduler_comm", "scheduler", "status", "loop.asyncio_loop", "cluster.w
         "cluster.loop.add_callback"]  # fmt: skip
 CONFIGURED = ["distributed.nanny.pre-spawn-environ", "distributed.worker.multiprocessing-method",
               "distributed.worker.memory.terminate", "distributed.client.preload",
-              "distributed.admin.log-length", "distributed.comm.timeouts.tcp", *DASK]  # fmt: skip
+              "distributed.admin.log-length", "distributed.scheduler.http.routes", "distributed.worker.http.routes",
+              "distributed.comm.timeouts.tcp", *DASK]  # fmt: skip
 SERVED = ["get_metadata", "ncores", "unregister_scheduler_plugin"]
 
 

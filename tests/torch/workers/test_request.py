@@ -93,7 +93,7 @@ def calls_that_raise(error: Exception) -> Iterator[Calls]:
     thread = Thread(target=loop.run_forever)
     thread.start()
     client: Any = SimpleNamespace(
-        loop=SimpleNamespace(asyncio_loop=loop), rpc=lambda _: SimpleNamespace(**{COMPUTE: answer})
+        status="running", loop=SimpleNamespace(asyncio_loop=loop), rpc=lambda _: SimpleNamespace(**{COMPUTE: answer})
     )
     try:
         yield Calls(client)

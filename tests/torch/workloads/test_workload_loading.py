@@ -260,3 +260,20 @@ def test_our_own_errors_pass_unchanged(load: Load) -> None:
     )
     with pytest.raises(DataError, match=r"^x\.bin: missing; fetch it$"):
         load(source)
+
+
+@pytest.mark.fault("T09")
+@pytest.mark.parametrize("name", ["types", "json.decoder"])
+def test_a_file_with_the_name_of_a_module_of_pythons_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path.joinpath(*name.split(".")).with_suffix(".py")
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(GOOD)
+    with pytest.raises(WorkloadError) as raised:
+        load_workload(f"{name}:workload", {}, seed=0, examples=8)
+    assert str(raised.value) == (
+        f"workload.entrypoint: {name} has no 'workload'; {file} is not imported by this name, since {name} is a module "
+        "of Python's own; rename the file"
+    )

@@ -1,6 +1,6 @@
 """GatherScatter: a server gathers the workers' gradients, takes the step and scatters the model.
 
-The paper's centralised, synchronous scheme (AdaDamp over Dask; CS744 report, task 2A); the driver is the server. Each
+The centralised, synchronous scheme of the AdaDamp paper (CS744 report, task 2A); the driver is the server. Each
 update is one request per worker, by Dask's connections, with the model in it; the answer is the gradients. So workers
 join and leave between updates at no cost; losing one costs that update's gradients. With `backups`, an idle worker
 repeats the part of a slow one.
@@ -18,26 +18,38 @@ from statistics import median
 import numpy as np
 import torch
 from batchgrowth.contract.figures import ExchangeFigures
+from batchgrowth.contract.progress import TRAINER
 from batchgrowth.plan import Step
+from batchgrowth.spot_checks import ANSWERS, ANSWERS_ALONE, is_due, updates_between, verdict_of
 from batchgrowth.sum_tree import lay_out
 
 from batchgrowth_trainer.building import build_replica
-from batchgrowth_trainer.drivers.run import RunState
+from batchgrowth_trainer.drivers.run import RunState, Undo
 from batchgrowth_trainer.drivers.scaling import Join, Scaling
 from batchgrowth_trainer.drivers.single_process import evaluate_if_due
 from batchgrowth_trainer.exchange.reduction import add_up
+from batchgrowth_trainer.exchange.spot_check import (
+    Answer,
+    accusation,
+    answers_of,
+    checked_shard,
+    fickle_code,
+    is_checked,
+    replaced,
+    what_differs,
+)
 from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.record.snapshot import PackedTensor, Trained, pack_all
 from batchgrowth_trainer.replica.evaluation import trained_of
 from batchgrowth_trainer.replica.growth_state import Stopwatch
+from batchgrowth_trainer.replica.later import look_back_at_steps
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.user_errors import WorkerFault
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import Gradients, Left
-from batchgrowth_trainer.workers import health
+from batchgrowth_trainer.workers import hung
 from batchgrowth_trainer.workers.arithmetics import STEPS
 from batchgrowth_trainer.workers.calls import WorkerRequest
-from batchgrowth_trainer.workers.connection import SchedulerLost
 from batchgrowth_trainer.workers.membership import Ended, Event
 from batchgrowth_trainer.workers.pool import WorkerPool
 
@@ -226,7 +238,7 @@ class Stragglers:
     """
 
     def __init__(
-        self, pool: WorkerPool, note: health.Note, patience_seconds: float, clock: Callable[[], float] = time.monotonic
+        self, pool: WorkerPool, note: hung.Note, patience_seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._pool = pool
         self._note = note
@@ -293,9 +305,9 @@ class Stragglers:
             self._asked_at = now
             self._pool.ask_whether_alive(self._late)
         self._pool.restart(self._pool.hung(), self._note)
-        limit = self._patience + health.STUCK_SECONDS
+        limit = self._patience + hung.STUCK_SECONDS
         stuck = [worker for worker, (_, since) in self._late.items() if now - since > limit]
-        self._pool.restart(stuck, self._note, health.STUCK)
+        self._pool.restart(stuck, self._note, hung.STUCK)
 
 
 class GatherScatterDriver:
@@ -318,10 +330,12 @@ class GatherScatterDriver:
         """Train to the end of the plan or a requested stop. Raises WorkloadError, DataError and ClusterError."""
         run = self._run
         replica = self._replica
+        run.try_saving(replica.num_bytes)
         saved = run.checkpoint_after(0)
         if saved is not None:
             replica.restore(saved.snapshot)
-        try:
+        # Also if the scheduler is lost: the next scheduler's driver resumes from that state.
+        with run.saved_before_errors(lambda: run.save_if_newer(replica.position.update, replica.snapshot)):
             while True:
                 if evaluate_if_due(run, replica):
                     self._committed_at = time.perf_counter()
@@ -330,9 +344,6 @@ class GatherScatterDriver:
                 if run.checkpoint_due():
                     run.save(replica.snapshot())
                 self._update(replica.plan.step_at(replica.position))
-        except SchedulerLost:
-            run.save(replica.snapshot())  # the next scheduler's driver resumes from it
-            raise
 
     def _update(self, step: Step) -> None:
         """Try to make the update `step`: wait for workers, scatter the model, gather the gradients, and step."""
@@ -390,9 +401,81 @@ class GatherScatterDriver:
         whole = self._committed_at - began
         self._stopwatch.lap(step, len(members), whole)
         seconds = [copy.delay + answer.seconds for copy, answer in zip(first, answers, strict=True)]
+        shortest = min(seconds)
         longest = max(seconds)
-        times = longest, max(0.0, whole - longest), longest - min(seconds)
+        times = shortest, max(0.0, whole - longest), longest - shortest
         run.record_rows([HistoryRow.now(step, replica.plan, done, len(members), times)])
+        self._check_if_due(step, members)
+
+    def _check_if_due(self, step: Step, members: list[str]) -> None:
+        """If a check is due after this update, let the members and the server compute a shard, and compare.
+
+        Raises Undo if one of them computes wrongly, and WorkloadError if the code has several answers.
+        """
+        run = self._run
+        plan = self._replica.plan
+        if not is_checked(run.spec):
+            return
+        workers = run.spec.workers
+        shards = plan.parts(step.batch_size)
+        every = updates_between(shards, len(members), workers.loaders * workers.loaded_ahead)
+        if not plan.is_done(step.after) and not is_due(step.position.update, step.after.update, every):
+            return
+        look_back_at_steps(self._replica, step)
+        # The workers whose arithmetic is the server's; others could not be told from a worker that computes wrongly.
+        same = self._replica.arithmetic.digest
+        asked = [w for w in members if w in self._pool.ready and self._pool.ready[w].arithmetic.digest == same]
+        shard = checked_shard(run.spec, step)
+        answers = self._answers(step, shard, asked, 1)
+        if not verdict_of(list(answers.values())).is_same:
+            self._judge(step, shard, asked)
+        run.record_figures(ExchangeFigures(checks=1, checked_update=step.after.update))
+
+    def _answers(self, step: Step, shard: int, asked: Sequence[str], times: int) -> dict[str, list[Answer]]:
+        """Return the answers of the server, under "", and of each of these workers that is not lost meanwhile."""
+        # Copies: the server's own computing moves its buffers while the requests are still being sent.
+        model = pack_all({name: vector.clone() for name, vector in self._replica.model_tensors().items()})
+        order = self._pool.run_id, model, step, shard, times
+        requests = {
+            worker: self._pool.calls.request(
+                worker, service.compute_answers, *order, then=self._pool.on_end(worker, self._number)
+            )
+            for worker in asked
+        }
+        answers = {"": answers_of(self._replica, step, shard, times)}
+        while any(one.status == "pending" and worker in self._pool.registered for worker, one in requests.items()):
+            self._handle_events(_TICK_SECONDS)
+            self._pool.check_connected()
+        for worker, request in requests.items():
+            if request.status == "finished":
+                answers[worker] = [tuple(answer) for answer in request.result]
+        return answers
+
+    def _judge(self, step: Step, shard: int, asked: Sequence[str]) -> None:
+        """Let all compute the shard several times, and raise what that shows; do nothing if it shows nothing."""
+        replica = self._replica
+        given = self._answers(step, shard, asked, ANSWERS if asked else ANSWERS_ALONE)
+        answers = list(given.values())
+        verdict = verdict_of(answers)
+        if verdict.is_same:
+            return
+        what = what_differs(replica, [answer for own in answers for answer in own])
+        if verdict.is_code:
+            raise fickle_code(replica, step, shard, what)
+        places = verdict.wrong or range(len(given))
+        wrong = [worker for place, worker in enumerate(given) if place in places]
+        names = [f"worker {self._pool.ready[w].name}" if w in self._pool.ready else w or "the trainer" for w in wrong]
+        others = "each other"
+        if len(wrong) < len(given):
+            others = f"{len(given) - len(wrong)} others"
+        cause = accusation(names, others, what, f", in shard {shard} of update {step.after.update}")
+        found = Undo(
+            replaced(cause, wrong),
+            step.after.update,
+            workers=[self._pool.name_of(worker) if worker else TRAINER for worker in wrong],
+        )
+        self._pool.replace([worker for worker in wrong if worker], cause, self._handle_events)
+        raise found
 
     def _request(
         self, gathering: Gathering, step: Step, rank: int, size: int, address: str, model: dict[str, PackedTensor]
@@ -421,8 +504,8 @@ class GatherScatterDriver:
         if now - gathering.answered_at > patience:
             self._pool.restart_unresponsive([copy.worker for copy in gathering.under_way()], self._run.note)
             gathering.answered_at = time.monotonic()
-        if now - gathering.first_ended_at > patience + health.STUCK_SECONDS:
-            self._pool.restart([copy.worker for copy in gathering.under_way()], self._run.note, health.STUCK)
+        if now - gathering.first_ended_at > patience + hung.STUCK_SECONDS:
+            self._pool.restart([copy.worker for copy in gathering.under_way()], self._run.note, hung.STUCK)
             gathering.first_ended_at = math.inf
 
     def _recover(self, members: list[str], gathering: Gathering) -> None:

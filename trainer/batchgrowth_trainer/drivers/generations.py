@@ -11,16 +11,18 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from batchgrowth.errors import BatchGrowthError
+from batchgrowth.errors import BatchGrowthError, WorkloadError
 from distributed import Future
 
-from batchgrowth_trainer.drivers.run import RunState
+from batchgrowth_trainer.drivers.run import RunState, Undo
 from batchgrowth_trainer.drivers.scaling import Join, Scaling
 from batchgrowth_trainer.exchange.connections import TOKEN_BYTES, assign_ranks
 from batchgrowth_trainer.exchange.group import Rendezvous
+from batchgrowth_trainer.exchange.spot_check import THE_STATE, Answer, Finding, accusation, replaced
 from batchgrowth_trainer.record.snapshot import PackedSnapshot, Trained, pack_snapshot, unpack_snapshot, unpack_trained
 from batchgrowth_trainer.user_errors import WorkerFault
 from batchgrowth_trainer.worker import service
@@ -34,9 +36,9 @@ from batchgrowth_trainer.worker.messages import (
     Report,
     RowsReport,
 )
-from batchgrowth_trainer.worker.pause import longest_pause
-from batchgrowth_trainer.workers import health
-from batchgrowth_trainer.workers.calls import Asked
+from batchgrowth_trainer.worker.resize_pause import longest_pause
+from batchgrowth_trainer.workers import hung
+from batchgrowth_trainer.workers.calls import Asked, drop
 from batchgrowth_trainer.workers.membership import Ended, Event
 from batchgrowth_trainer.workers.pool import WorkerPool
 
@@ -44,7 +46,9 @@ _TICK_SECONDS = 0.05
 _WATCH_SECONDS = 0.25  # between two looks at a generation that reports nothing; each look takes time from its members
 _STOP_RETRY_SECONDS = 5.0
 _SAVING_SECONDS = 20.0  # how long the members that answer have to end a generation in which others hang
+_JUDGE_SECONDS = 600.0  # the longest wait for a worker that judges; a pod may wait for its node
 _SILENCE_SECONDS = 10.0  # after which the members of a generation are pinged
+_LAST_ANSWER_SECONDS = 5.0  # how long a member may take to say how far it is when an error ends the run
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +92,11 @@ class Generation:
         return {address: outcome.error for address, outcome in self.remaining.items() if outcome.error is not None}
 
     @property
+    def finding(self) -> Finding | None:
+        """Return what a check of the members found; None if it found nothing."""
+        return next((outcome.finding for outcome in self.remaining.values() if outcome.finding is not None), None)
+
+    @property
     def lost(self) -> str:
         """Return why a peer was lost; empty if none was."""
         for address, error in self.errors.items():
@@ -116,11 +125,17 @@ class GenerationsDriver:
 
     def train(self) -> Trained:
         """Train to the end of the plan or a requested stop. Raises WorkloadError, DataError and ClusterError."""
+        with self._run.saved_before_errors(self._save_newest):
+            return self._train()
+
+    def _train(self) -> Trained:
         run = self._run
         states = self._states
         while True:
             # Wait for members, one of which then holds the newest state with every report of what led to it.
             members = self._scaling.gather(self._handle_events, states.updates)
+            if members:
+                run.try_saving(self._pool.ready[members[0]].state_bytes)
             if members and not states.catch_up(members):
                 self._handle_events(_TICK_SECONDS)
                 continue
@@ -227,16 +242,29 @@ class GenerationsDriver:
 
     def _restart_stuck(self, generation: Generation) -> None:
         """Restart members that answer but whose thread hangs: their peers ended this generation long ago."""
-        if time.monotonic() - generation.cancelled_at > self._run.spec.patience_seconds + health.STUCK_SECONDS:
+        if time.monotonic() - generation.cancelled_at > self._run.spec.patience_seconds + hung.STUCK_SECONDS:
             generation.cancelled_at = math.inf
             stuck = [member for member in generation.members if member not in generation.outcomes]
             self._save_remaining(generation)
-            self._pool.restart(stuck, self._run.note, health.STUCK)
+            self._pool.restart(stuck, self._run.note, hung.STUCK)
 
     def _save_remaining(self, generation: Generation) -> None:
         """Save the newest state of the members that have ended, before hung members are restarted."""
         self._states.take(generation.remaining)
         self._states.save_newest(generation.remaining.keys() - generation.errors)
+
+    def _save_newest(self) -> None:
+        """Save the newest state that a worker holds, before an error ends the run; members that train stop first."""
+        generation = self._now
+        if generation is not None:
+            self._cancel(generation)
+            ends = time.monotonic() + _SAVING_SECONDS
+            while not generation.over and time.monotonic() < ends:
+                with suppress(BatchGrowthError):  # another member's; the first error ends the run
+                    self._handle_events(_TICK_SECONDS)
+            self._now = None
+        self._states.find(_LAST_ANSWER_SECONDS)
+        self._states.save_newest(self._pool.registered)
 
     def _cancel(self, generation: Generation) -> None:
         """Unblock members that wait for a lost member while the group forms; a formed group notices the loss itself."""
@@ -258,6 +286,8 @@ class GenerationsDriver:
         """Note each member's progress, leave out members with a fault, and record a loss. Raises a workload's error."""
         run = self._run
         states = self._states
+        if generation.finding is not None:
+            raise self._undo(generation, generation.finding)
         for address, error in generation.errors.items():
             if not isinstance(error, WorkerFault):
                 # The history gets the updates before the fault, although the run ends.
@@ -279,6 +309,96 @@ class GenerationsDriver:
             run.record_recovery(lost)
             states.restart_unresponsive([*generation.remaining.keys() - generation.errors])
 
+    def _undo(self, generation: Generation, finding: Finding) -> Undo:
+        """Return what a check has found, after replacing the members that compute wrongly.
+
+        Raises WorkloadError if the code has several answers.
+        """
+        members = generation.members
+        named = {address: self._name(address) for address in members}
+        names = {address: self._pool.name_of(address) for address in members}  # before any of them is replaced
+        wrong = [members[rank] for rank in finding.wrong]
+        others = f"{len(members) - len(wrong)} others"
+        if not wrong:
+            wrong = self._judged(generation, finding)
+            others = "the worker that judged"
+            if len(wrong) == len(members):
+                others = "each other"
+        if len(members) == 1:
+            others = "what it computed before"
+        place = f", in shard {finding.shard} of update {finding.update}"
+        if finding.what == THE_STATE:
+            place = f" of update {finding.update}"
+        cause = accusation([named[address] for address in wrong], others, finding.what, place)
+        self._pool.replace(wrong, f"{cause}; a worker that computes wrongly is replaced", self._handle_events)
+        own = [outcome.finding for address, outcome in generation.remaining.items() if address in wrong]
+        compared = [one.compared for one in own if one is not None and one.compared < one.covered]
+        is_of_alone = len(members) > 1 and bool(compared)
+        return Undo(
+            replaced(cause, wrong),
+            finding.update,
+            min(compared) if is_of_alone else finding.covered,
+            [names[address] for address in wrong],
+            is_of_alone=is_of_alone,
+        )
+
+    def _name(self, address: str) -> str:
+        prepared = self._pool.ready.get(address)
+        where = f" on {prepared.host}" if prepared is not None and prepared.host != prepared.name else ""
+        return f"worker {prepared.name if prepared is not None else address}{where}"
+
+    def _judged(self, generation: Generation, finding: Finding) -> list[str]:
+        """Return the members that are wrong, after one more worker has computed the shard.
+
+        That is a worker outside the group, or else the replacement of the last member. All members count as wrong if
+        none comes in time. Raises WorkloadError if the judge's answer is none of theirs.
+        """
+        members = [generation.members[rank] for rank, answer in enumerate(finding.answers) if answer is not None]
+        answers = dict(zip(generation.members, finding.answers, strict=True))
+        witness = next((member for member in members if member in generation.remaining), None)
+        snapshot = self._states.snapshot(witness) if witness is not None else None
+        if snapshot is None:
+            return members
+        has_replaced = False
+        ends = time.monotonic() + _JUDGE_SECONDS
+        while time.monotonic() < ends and not self._run.stop_requested():
+            judges = [worker for worker in self._pool.ready if worker not in generation.members]
+            judges = [worker for worker in judges if not self._run.arithmetics.differs(worker)]
+            if judges:
+                answer = self._answer_of(judges[0], snapshot, finding)
+                if answer is None:
+                    continue
+                if answer not in answers.values():
+                    raise WorkloadError(
+                        f"update {finding.update}, shard {finding.shard}: {finding.what} has other bits in each of "
+                        f"{len(members) + 1} workers, so the code or its data depend on the process. Draw from torch, "
+                        "numpy.random or random, which the trainer seeds, and read the same data in every worker; "
+                        "verify: false trains without this check"
+                    )
+                return [member for member in members if answers[member] != answer]
+            if not has_replaced:
+                has_replaced = True
+                why = f"{finding.what} differs between workers, and this one's replacement judges"
+                self._pool.replace(members[-1:], why, self._handle_events)
+            self._run.wait_for("one more worker, which judges two that computed different bits")
+            self._scaling.tick(generation.members[:-1])
+            self._handle_events(_TICK_SECONDS)
+        return members
+
+    def _answer_of(self, judge: str, snapshot: PackedSnapshot, finding: Finding) -> Answer | None:
+        """Return the judge's answer to the question of the check; None if it is lost."""
+        log.info("%s: worker %s computes shard %d as a judge", self._run.where, judge, finding.shard)
+        _, tensors = snapshot
+        arguments = self._pool.run_id, tensors, finding.step, finding.shard
+        future = self._pool.calls.submit(judge, service.compute_answers, *arguments)
+        while not future.done() and judge in self._pool.ready:
+            self._handle_events(_TICK_SECONDS)
+        if future.status != "finished":
+            drop(future)
+            return None
+        [answer] = future.result()
+        return tuple(answer)
+
     def _handle_events(self, seconds: float) -> None:
         self._pool.drain_events(seconds, self._handle)
         self._pool.admit_held(self._run.update)
@@ -298,14 +418,18 @@ class GenerationsDriver:
                 generation.pauses[event.rank] = event.pause
                 self._record_resize(generation, event.update)
             case Ended() if generation is not None and event.generation == generation.number:
-                outcome = None if event.is_lost() else event.outcome
+                try:
+                    outcome = None if event.is_lost() else event.outcome
+                except BaseException:
+                    self._take_end(generation, event.address, None)  # its peers need not wait for it
+                    raise
                 self._take_end(generation, event.address, outcome)
 
     def _take_end(self, generation: Generation, address: str, outcome: MemberOutcome | None) -> None:
         generation.heard_at = time.monotonic()
         generation.outcomes.setdefault(address, outcome)
         if outcome is None:
-            generation.futures[address].cancel()
+            drop(generation.futures[address])
         if outcome is None or outcome.lost or outcome.error:
             self._cancel(generation)
 
@@ -316,7 +440,7 @@ class GenerationsDriver:
             self._run.record_evaluation(report.position, report.values, report.evaluated_at, report.end)
             return
         self._run.record_rows(report.rows)
-        self._run.publish(report.figures)
+        self._run.record_figures(report.figures, is_of_alone=report.is_of_alone)
 
     def _record_resize(self, generation: Generation, update: int) -> None:
         """Once every member has begun, record the resize, if there was one, with the longest pause."""
@@ -393,6 +517,12 @@ class States:
             else:
                 self._unjudged.add(address)
 
+    def find(self, seconds: float) -> None:
+        """Ask each registered worker how far its member is, and wait up to `seconds` for each answer."""
+        ask = self._pool.calls.ask
+        for address in sorted(self._pool.registered):
+            self.take(ask(service.how_far, self._pool.run_id, workers=[address], seconds=seconds))
+
     @property
     def is_judged(self) -> bool:
         """Return whether one of the most advanced members has judged its last evaluation; true without members."""
@@ -414,6 +544,11 @@ class States:
         for report in reports or ():
             self._on_report(report)
         return reports is not None
+
+    def snapshot(self, address: str) -> PackedSnapshot | None:
+        """Return that member's state; None if the member is gone."""
+        kept = self._ask(service.take_snapshot, address)
+        return None if kept is None else kept[0]
 
     def save(self, address: str) -> bool:
         """Save that member's state in a checkpoint, after recording its reports; return False if the member is gone."""

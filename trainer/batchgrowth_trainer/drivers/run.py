@@ -1,24 +1,31 @@
 """The state of one run of one job: its position, its history, its checkpoints, and the events that it publishes."""
 
+import logging
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from batchgrowth.errors import CheckpointError, ClusterError
+from batchgrowth.contract.figures import ExchangeFigures
+from batchgrowth.errors import BatchGrowthError, CheckpointError, ClusterError, Superseded
 from batchgrowth.evaluations import BestEvaluation, evaluation_due
-from batchgrowth.forecast import expected_plan, forecast_of
 from batchgrowth.growth import Course
-from batchgrowth.plan import BatchDecision, Plan
+from batchgrowth.next_look import expected_plan, forecast_of
+from batchgrowth.plan import BatchDecision, Plan, Stage, make_plan
 from batchgrowth.position import Position
 
+from batchgrowth_trainer.forecasting.online import OnlineForecast
 from batchgrowth_trainer.record import storage
 from batchgrowth_trainer.record.checkpoint import Checkpoints, Saved
+from batchgrowth_trainer.record.decided import course_of
 from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, History, HistoryRow, ResizeRow
 from batchgrowth_trainer.record.snapshot import Snapshot
 from batchgrowth_trainer.record.storage import not_written, reported_as_checkpoint_error
 from batchgrowth_trainer.sinks import events
 from batchgrowth_trainer.workers.arithmetics import Arithmetics
+from batchgrowth_trainer.workers.connection import SchedulerLost
 
 FAILING_SECONDS = 1800.0
 """The longest that training goes on while no checkpoint can be written."""
@@ -26,17 +33,43 @@ RETRY_SECONDS = 60.0
 """The longest time from a failed checkpoint to the next."""
 LEAST_FAILURES = 3
 """The fewest failures in a row that end a run, if its updates are longer than RETRY_SECONDS."""
+_MOST_UNDONE = 3  # in a row, without a check in between that covers more
 _MOST_FRUITLESS_RECOVERIES = 20  # in a row, without an update in between
+
+log = logging.getLogger(__name__)
+
+
+class Undo(Exception):
+    """A check has found a worker that computes wrongly: training must go back to a state that a check covers."""
+
+    def __init__(
+        self, cause: str, update: int, covered: int = 0, workers: Sequence[str] = (), *, is_of_alone: bool = False
+    ) -> None:
+        """Keep the arguments: the check was after `update`, and one after update `covered`, or a later one that the run
+        knows, found nothing. `workers` are the names of those that compute wrongly.
+
+        If `is_of_alone`, one of them has trained alone, and only checks that compare workers count: those that it made
+        alone repeated its errors.
+        """
+        super().__init__(cause)
+        self.workers = tuple(workers)
+        self.update = update
+        self.covered = covered
+        self.is_of_alone = is_of_alone
 
 
 @dataclass(slots=True)
 class RunTotals:
-    """Totals of a run, kept in checkpoints and the summary; `evaluated` is the last evaluated epoch."""
+    """Totals of a run, kept in checkpoints and the summary.
+
+    `evaluated` is the last evaluated epoch, and `evaluation` what that evaluation found; None without a test set.
+    """
 
     resizes: list[ResizeRow] = field(default_factory=list)
     recoveries: int = 0
     evaluated: int = 0
     accuracy: float | None = None
+    evaluation: EvaluationRow | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the totals as checkpoints store them."""
@@ -45,6 +78,7 @@ class RunTotals:
             "recoveries": self.recoveries,
             "evaluated": self.evaluated,
             "accuracy": self.accuracy,
+            "evaluation": None if self.evaluation is None else self.evaluation.to_json(),
         }
 
     @classmethod
@@ -57,8 +91,13 @@ class RunTotals:
         if saved is None:
             return cls()
         resizes = [ResizeRow.from_json(record) for record in saved.story["resizes"]]
-        evaluated = min(int(saved.story["evaluated"]), saved.snapshot.position.epoch)
-        return cls(resizes, int(saved.story["recoveries"]), evaluated, saved.story["accuracy"])
+        position = saved.snapshot.position
+        evaluated = min(int(saved.story["evaluated"]), position.epoch)
+        found = saved.story.get("evaluation")
+        evaluation = None
+        if found is not None and found["update"] <= position.update:
+            evaluation = EvaluationRow.from_json(found)
+        return cls(resizes, int(saved.story["recoveries"]), evaluated, saved.story.get("accuracy"), evaluation)
 
 
 class RunState:
@@ -73,31 +112,44 @@ class RunState:
         *,
         history: History,
         checkpoints: Checkpoints,
-        sinks: Sequence[events.Sink],
+        sinks: Sequence[events.Sink] | events.Sinks,
         desired_workers: Callable[[Plan, Position], int],
         stop_requested: Callable[[], bool],
         saved: Saved | None = None,
         name: str = "a run",
         check_held: Callable[[], None] = lambda: None,
+        take_over: Callable[[], str] = str,
     ) -> None:
-        """Begin the run, or continue from `saved`; `check_held` raises Superseded if another run has the folder."""
+        """Begin the run, or continue from `saved`; `check_held` raises Superseded if another run has the folder.
+
+        `take_over` makes the output folder this run's and returns a line for the user, or "". It is called once there
+        is something to write: until then the workload is tried, and a run that fails leaves the folder as it was.
+        """
         self.name = name
         self.spec = course.spec
         self.stop_requested = stop_requested
         self._course = course
         self._desired_workers = desired_workers
         self._check_held = check_held
+        self._take_over = take_over
+        self._has_begun = False
         self._history = history
         self._checkpoints = checkpoints
-        self._sinks = sinks
+        self._sinks = events.Sinks.of(sinks)
         self.expected = course.plan  # the plan with the stage that the next look will probably begin, if it begins one
         self._looks: tuple[BatchDecision, ...] = ()  # the last two outcomes
+        self._forecast = OnlineForecast(self._workers_of)
         self.totals = RunTotals.restored(saved)
         self.update = 0  # of the newest committed state; a recovery sets it back to repeat updates
+        self.covered = 0  # update after which the newest check of the workers found nothing
+        self.compared = 0  # the same of the newest check that compared workers with each other
+        self._undone_in_a_row = 0
         self._before = 0.0  # seconds of training before a resume
         known = None
         if saved is not None:
             self.update = saved.snapshot.position.update
+            self.covered = int(saved.story.get("covered", self.update))
+            self.compared = int(saved.story.get("compared", self.covered))
             self._before = float(saved.story["seconds"])
             known = saved.story.get("arithmetic")
         self.arithmetics = Arithmetics(
@@ -115,6 +167,8 @@ class RunState:
         self._recovered_at = -1
         self._fruitless = 0
         self._waiting_for = ""
+        self._has_tried_saving = False
+        self._told_of: set[str] = set()  # what is no finite number
 
     @property
     def where(self) -> str:
@@ -127,6 +181,11 @@ class RunState:
         return self._course.plan
 
     @property
+    def decisions(self) -> tuple[BatchDecision, ...]:
+        """Return the decisions of a measured growth so far."""
+        return self._course.decisions
+
+    @property
     def position(self) -> Position:
         """Return the position after `update` updates of the plan as decided so far."""
         return self.plan.position_at(self.update)
@@ -135,18 +194,43 @@ class RunState:
         """Return the number of workers at that position of `plan`, by default the plan as decided so far."""
         return self._desired_workers(plan or self.plan, position)
 
+    def _workers_of(self, plan: Plan, stage: Stage) -> int:
+        """Return the workers that a stage will probably have: those of the plan, as far as the run takes so many."""
+        if not self.spec.exchange.entry.uses_workers:
+            return 1
+        return min(stage.workers, self.desired_workers(plan.position_at(stage.first_update), plan))
+
     def publish(self, event: events.Event) -> None:
         """Hand the event to every sink."""
-        for sink in self._sinks:
-            sink.handle(event)
+        self._sinks.handle(event)
+
+    def begin(self) -> None:
+        """Take over the output folder, unless that is done. Raises CheckpointError and Superseded."""
+        if self._has_begun:
+            return
+        self._check_held()
+        moved = self._take_over()
+        self._has_begun = True
+        if moved:
+            self.note(moved)
+        found = self.totals.evaluation
+        if found is not None and self._history.last_evaluated < found.update:
+            with reported_as_checkpoint_error():
+                self._history.append_evaluation(found)  # a crash lost its row, and the checkpoint has it
 
     def record_rows(self, rows: Sequence[HistoryRow]) -> None:
         """Record committed updates, ignoring updates that the history has already. Raises CheckpointError."""
+        if rows:
+            self.begin()
         for sent in rows:
             # Only the run knows when it began, so it sets the seconds of a row that a member has sent.
             if self._began is None:
                 self._began = sent.committed_at - sent.compute_seconds - sent.exchange_seconds - sent.wait_seconds
             row = replace(sent, seconds=self._seconds_at(sent.committed_at))
+            if row.update > self._history.last_update:
+                outlook = self._forecast.seen(row, self.expected, is_newest=sent is rows[-1])
+                if outlook is not None:
+                    row = replace(row, outlook=outlook, remaining_seconds=round(outlook.remaining.value, 3))
             try:
                 is_new = self._history.append(row)
             except OSError as error:
@@ -175,11 +259,11 @@ class RunState:
         self.publish(events.Looked(looked, quantity, row.batch_size, self.plan, self._course.decisions, ahead))
 
     def flush(self) -> None:
-        """Write the buffered history to disk. Raises CheckpointError and Superseded."""
+        """Write the buffered history, and wait until the disk has it. Raises CheckpointError and Superseded."""
         # First: a run that has taken over the folder cuts the history at its checkpoint, and rows after that would mix.
         self._check_held()
         with reported_as_checkpoint_error():
-            self._history.flush()
+            self._history.sync()
 
     @property
     def reported(self) -> int:
@@ -194,20 +278,36 @@ class RunState:
 
         `end` says what ends the training early with it, if anything does. Raises CheckpointError.
         """
+        self.begin()
         if position.epoch > self.totals.evaluated:
             self.totals.evaluated = position.epoch
             if values:
                 metrics = {name: value for name, value in values.items() if name != "loss"}
-                self.totals.accuracy = metrics.get("accuracy", self.totals.accuracy)
+                accuracy = metrics.get("accuracy", self.totals.accuracy)
+                if accuracy is not None and not math.isfinite(accuracy):
+                    accuracy = None
+                self.totals.accuracy = accuracy
                 seconds = self._seconds_at(at)
                 row = EvaluationRow(position.update, float(position.epoch), seconds, values["loss"], metrics)
                 with reported_as_checkpoint_error():
                     self._history.append_evaluation(row)
+                self.totals.evaluation = row
                 self.publish(row)
+                self._tell_of_nan(row)
         if end is not None and not self.plan.ended_early:
             self._course = self._course.ended(end.evaluated)
             self.expected = self.plan
             self.publish(events.EndedEarly(self.plan, self.spec, end))
+
+    def _tell_of_nan(self, row: EvaluationRow) -> None:
+        """Say once of the test loss and of each metric that it is not finite."""
+        for name, value in {"test loss": row.loss, **row.metrics}.items():
+            if not math.isfinite(value) and name not in self._told_of:
+                self._told_of.add(name)
+                self.note(
+                    f"update {row.update:,}: {name} is {value}, which is no finite number; summary.json has null for "
+                    "it, and status leaves it out"
+                )
 
     def evaluation_due(self, position: Position, judged: int | None = None) -> bool:
         """Return whether an evaluation at the end of an epoch is due at `position` and not yet done or judged.
@@ -242,6 +342,53 @@ class RunState:
                 f"in between, last: {cause}. Check the workers' memory and logs; --resume goes on from the checkpoint."
             )
 
+    def record_figures(self, figures: ExchangeFigures, *, is_of_alone: bool = False) -> None:
+        """Publish what the exchange did since the figures before, and note how far checks cover the training.
+
+        `is_of_alone` says that a worker without peers made the checks.
+        """
+        if figures.checked_update is not None and figures.checked_update > self.covered:
+            self.covered = figures.checked_update
+            self._undone_in_a_row = 0
+            if not is_of_alone:
+                self.compared = self.covered
+        self.publish(figures)
+
+    def undo(self, why: Undo) -> None:
+        """Go back to the newest checkpoint that a check covers, or to the beginning, and delete what came after it.
+
+        Raises ClusterError if that was of no use several times in a row, and CheckpointError.
+        """
+        covered = max(self.compared if why.is_of_alone else self.covered, why.covered)
+        reached = max(why.update, self.update, self.reported)  # the rows before the check may not have come
+        self.record_figures(ExchangeFigures(checks=1, differences=1))
+        self._undone_in_a_row += 1
+        if self._undone_in_a_row > _MOST_UNDONE:
+            raise ClusterError(
+                f"{why}. Training has gone back {_MOST_UNDONE} times already, and each time a worker computed wrongly "
+                "before the next check. Take the machine out of service, then --resume; "
+                f"the newest state that a check covers is of update {self.saved_update:,}."
+            )
+        self._check_held()
+        # Checkpoints first: after a crash in between, a resume cuts the history at the checkpoint that it finds.
+        self._checkpoints.drop_after(covered)
+        saved = self._checkpoints.load_latest(self.note)
+        recoveries = self.totals.recoveries + 1
+        self.totals = RunTotals.restored(saved)
+        self.totals.recoveries = recoveries
+        position = Position() if saved is None else saved.snapshot.position
+        with reported_as_checkpoint_error():
+            self._history.truncate(position.update)
+        self.update = self.saved_update = position.update
+        self.covered = covered
+        self.compared = min(self.compared, covered)
+        tensors = {} if saved is None else saved.snapshot.tensors
+        self._course = course_of(self.spec, tensors, make_plan(self.spec))
+        self._looks = ()
+        self.expected = self.plan
+        undone = reached - position.update
+        self.publish(events.Undone(str(why), undone, position, self.plan, self._course.decisions, why.workers))
+
     def note(self, text: str) -> None:
         """Publish a line for the user."""
         self.publish(events.Note(text))
@@ -267,6 +414,7 @@ class RunState:
         began = time.monotonic()
         self._save_tried_at = began
         try:
+            self.begin()
             self.flush()  # first: a resume cuts the history at its checkpoint, so no row before that may be missing
             size = self._checkpoints.save(snapshot, self.totals_json())
         except CheckpointError as error:
@@ -288,6 +436,15 @@ class RunState:
         self.saved_update = snapshot.position.update
         self.publish(events.CheckpointSaved(self.saved_update, time.monotonic() - began, size))
 
+    def try_saving(self, size: int) -> None:
+        """Write and read a small checkpoint if there is room for one of `size` bytes, before training is paid for.
+
+        Raises CheckpointError, or StorageError if a retry may help.
+        """
+        if not self._has_tried_saving:
+            self._checkpoints.try_out(size)
+            self._has_tried_saving = True
+
     def save_last(self, snapshot: Snapshot) -> None:
         """Write a checkpoint, retrying for LAST_SECONDS. Raises CheckpointError if every attempt fails."""
 
@@ -296,6 +453,46 @@ class RunState:
             self.check_saved()
 
         storage.retried(write, storage.LAST_SECONDS)
+
+    @contextmanager
+    def saved_before_errors(self, save_newest: Callable[[], object]) -> Iterator[None]:
+        """Call `save_newest`, which saves the newest committed state, before an error ends the block.
+
+        A second Ctrl-C waits for nothing, a later trainer that has taken over owns the folder, and a state that must be
+        undone is wrong: none of them saves. An error of `save_newest` is only logged, since the error that ends the
+        block says more.
+        """
+        try:
+            yield
+        except (KeyboardInterrupt, Superseded, Undo):
+            raise
+        except BaseException as ending:
+            try:
+                save_newest()
+            except Exception as error:
+                # Without a scheduler no worker can be asked, and Dask says that by errors of many kinds.
+                is_foreseen = isinstance(error, BatchGrowthError) or isinstance(ending, SchedulerLost)
+                line = "%s: the state could not be saved before the run ends: %s"
+                log.warning(line, self.where, error, exc_info=not is_foreseen)
+            raise
+
+    def save_if_newer(self, update: int, take: Callable[[], Snapshot]) -> None:
+        """Save the state after `update`, which `take` returns, unless a checkpoint has it or the history lacks rows."""
+        if self.saved_update < update <= self.reported:
+            self.save(take())
+
+    @property
+    def what_is_saved(self) -> str:
+        """Return a clause about the newest checkpoint, and what --resume does with it."""
+        if not self.saved_update:
+            return "there is no checkpoint to resume from"
+        lost = ""
+        if self.saved_update < self.update:
+            lost = f", {self.update - self.saved_update:,} updates before the last one"
+        return (
+            f"the checkpoint of update {self.saved_update:,}{lost} is in {self._checkpoints.place}, "
+            "and --resume continues from it"
+        )
 
     def check_saved(self) -> None:
         """Raise the error of the last checkpoint if it failed."""
@@ -313,7 +510,13 @@ class RunState:
 
     def totals_json(self) -> dict[str, Any]:
         """Return the totals, the seconds of training and the arithmetic in the form that checkpoints store."""
-        return {"seconds": self.seconds, **self.totals.to_json(), "arithmetic": self.arithmetics.to_json()}
+        return {
+            "seconds": self.seconds,
+            **self.totals.to_json(),
+            "arithmetic": self.arithmetics.to_json(),
+            "covered": self.covered,
+            "compared": self.compared,
+        }
 
     @property
     def seconds(self) -> float:

@@ -42,6 +42,15 @@ class Scaler(Protocol):
     def repair(self) -> None:
         """Replace workers that failed to start; called every few seconds while some are missing."""
 
+    def check_starts(self, known: Collection[str]) -> None:
+        """Raise ClusterError if workers keep ending before they are ready; the ends of `known` workers do not count."""
+
+    def forget_starts(self) -> None:
+        """Note that a worker is ready, so that earlier failures say nothing."""
+
+    def worked_at(self) -> float:
+        """Return when a worker that may not answer yet last did something, by the monotonic clock."""
+
 
 def shards_of(plan: Plan, position: Position) -> int:
     """Return the number of shards of a batch: the most workers of an externally scaled cluster that could have work."""
@@ -182,13 +191,12 @@ class Scaling:
     def gather(self, handle_events: Callable[[float], None], updates: Mapping[str, int]) -> list[str]:
         """Return the members of the next generation, the most advanced by `updates` first.
 
-        They are as many as desired, or fewer if no more become ready in time.
-
-        `handle_events` handles events for up to some seconds. Waits for a first worker, and once per stage, up to
-        workers.waitSeconds, for the others. Raises ClusterError if no worker becomes ready.
+        They are as many as desired, or fewer if no more become ready in time: waits for a first worker, and once per
+        stage, up to workers.waitSeconds, for the others. Meanwhile, `handle_events(seconds)` handles the pool's events
+        for at most that time. Raises ClusterError if no worker can become ready, or none is ready and none has shown a
+        sign of life for a while.
         """
         run = self._run
-        pool = self._pool
         began = time.monotonic()
         stage = run.plan.stage_at(run.position.update).index
         patience = 0 if stage == self._waited_in else run.spec.workers.wait_seconds
@@ -201,22 +209,40 @@ class Scaling:
                 enough = self.desired_workers()
                 if self._scaler is None:  # every worker that could have work is desired, but not waited for
                     enough = min(enough, run.plan.stage_at(run.position.update).workers)
+            if members and self._scaler is not None:
+                self._scaler.forget_starts()
             if len(members) >= enough:
                 self._waited_in = stage
                 self._newcomers_since = None
                 self._grouped_at = time.monotonic()
                 return members
 
-            trouble = f". The last error was {pool.trouble}" if pool.trouble else ""
-            if not members and waited > _REPORT_SECONDS:
-                run.wait_for(f"a worker; {len(pool.registered)} registered, none ready{trouble}")
-            if waited > max(self._patience, patience):
-                raise ClusterError(
-                    f"no worker became ready within {waited:.0f} s; check the workers' logs, and on the scheduler "
-                    f"whether any worker registered, and try again{trouble}"
-                )
+            if not members:
+                self._check_for_life(began, patience)
             handle_events(0.05)
         return []
+
+    def _check_for_life(self, began: float, patience: float) -> None:
+        """Report the wait since `began` for a first worker. Raises what `gather` does."""
+        pool = self._pool
+        pool.preparing.ask()
+        heard_at = max(began, pool.preparing.heard_at)
+        if self._scaler is not None:
+            self._scaler.check_starts(pool.known)
+            heard_at = max(heard_at, self._scaler.worked_at())
+        if self._patience < math.inf:
+            pool.check_failed()
+        now = time.monotonic()
+        trouble = f". The last error was {pool.trouble}" if pool.trouble else ""
+        if now - began > _REPORT_SECONDS:
+            doing = pool.preparing.line()
+            doing = doing and f"; {doing}"
+            self._run.wait_for(f"a worker; {len(pool.registered)} registered, none ready{doing}{trouble}")
+        if now - heard_at > max(self._patience, patience):
+            raise ClusterError(
+                f"no worker became ready, and none has shown a sign of life for {now - heard_at:.0f} s; check the "
+                f"workers' logs, and on the scheduler whether any worker registered, and try again{trouble}"
+            )
 
     def team(self, updates: Mapping[str, int]) -> list[str]:
         """Return as many of the ready workers as wanted, the most advanced by `updates` first."""

@@ -2,17 +2,22 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 
 from batchgrowth.contract.figures import ExchangeFigures
+from batchgrowth.contract.progress import TRAINER
+from batchgrowth.looks import Timing
 from batchgrowth.plan import Step
 from torch import Tensor
 
 from batchgrowth_trainer.building import build_replica
-from batchgrowth_trainer.drivers.run import RunState
+from batchgrowth_trainer.drivers.run import RunState, Undo
 from batchgrowth_trainer.drivers.scaling import Join
 from batchgrowth_trainer.exchange.compression import compression_in
-from batchgrowth_trainer.record.history import HistoryRow
+from batchgrowth_trainer.exchange.group import LoneGroup
+from batchgrowth_trainer.exchange.spot_check import Finding, Found, SpotCheck
+from batchgrowth_trainer.exchange.strategy import Setting
+from batchgrowth_trainer.record.history import Committed, HistoryRow
 from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.evaluation import judged, trained_of
 from batchgrowth_trainer.replica.growth_state import Stopwatch
@@ -37,18 +42,28 @@ def train_here(run: RunState, advancing: Callable[[Replica], AbstractContextMana
     replica = build_replica(run.spec)
     with closing(replica.loaders), advancing(replica) as advance:
         run.arithmetics.compare_own(SHARDS, replica.arithmetic)
+        run.try_saving(replica.num_bytes)
         saved = run.checkpoint_after(0)
         if saved is not None:
             replica.restore(saved.snapshot)
-        while True:
-            with reported_as_device_fault(f"training at update {replica.position.update}"):
-                evaluate_if_due(run, replica)  # first: a checkpoint may be from before the evaluation that is due
-                if run.stop_requested() or replica.plan.is_done(replica.position):
-                    break
-                if run.checkpoint_due():
-                    run.save(replica.snapshot())
-                advance(run, replica)
-        return trained_of(replica)
+        with run.saved_before_errors(lambda: run.save_if_newer(replica.position.update, replica.snapshot)):
+            while True:
+                with reported_as_device_fault(f"training at update {replica.position.update}"):
+                    evaluate_if_due(run, replica)  # first: a checkpoint may be from before the evaluation that is due
+                    if run.stop_requested() or replica.plan.is_done(replica.position):
+                        break
+                    if run.checkpoint_due():
+                        run.save(replica.snapshot())
+                    try:
+                        advance(run, replica)
+                    except Found as found:
+                        raise Undo(_cause(found.finding), found.finding.update, workers=[TRAINER]) from found
+            return trained_of(replica)
+
+
+def _cause(finding: Finding) -> str:
+    where = f"shard {finding.shard} of update {finding.update}"
+    return f"this process computed {where} twice, and {finding.what} differs: the machine computes wrongly"
 
 
 @contextmanager
@@ -56,23 +71,35 @@ def _update_after_update(replica: Replica) -> Iterator[Advance]:
     """Return a function that makes one update by adding all shards and committing the total."""
     stopwatch = Stopwatch() if replica.growth.course.looks_at_clock else None
     compression = compression_in(replica)
+    check = SpotCheck(Setting(replica, LoneGroup(), nullcontext(), lambda: None))
 
     def update(run: RunState, replica: Replica) -> None:
         step = replica.plan.step_at(replica.position)
         began = time.perf_counter()
-        [total] = replica.partials(step, (0, step.shards), runs=_all_shards)
-        if stopwatch is not None:
-            replica.tail.write_timing(total.row, stopwatch.timing)
-        done = replica.commit(step, total.row)
+        done = make_update(replica, step, None if stopwatch is None else stopwatch.timing)
         seconds = time.perf_counter() - began
         if stopwatch is not None:
             stopwatch.lap(step, 1, seconds)
-        replica.rows.release([total])  # not before `commit`, which reads and overwrites the row
         run.record_rows([HistoryRow.now(step, replica.plan, done, 1, (seconds, 0.0, 0.0))])
+        if check.after([step], is_last=replica.plan.is_done(replica.position)):
+            run.record_figures(ExchangeFigures(checks=1, checked_update=step.after.update))
         if compression is not None and compression.error is not None:
             run.publish(ExchangeFigures(compression_error=compression.error))
 
     yield update
+
+
+def make_update(replica: Replica, step: Step, timing: Timing | None = None) -> Committed:
+    """Make the next update without an exchange: add the sums of all its shards, and take the step.
+
+    `timing` is that of an earlier update, for a growth that looks at a clock. Raises WorkloadError and DataError.
+    """
+    [total] = replica.partials(step, (0, step.shards), runs=_all_shards)
+    if timing is not None:
+        replica.tail.write_timing(total.row, timing)
+    done = replica.commit(step, total.row)
+    replica.rows.release([total])  # not before `commit`, which reads and overwrites the row
+    return done
 
 
 def _all_shards(step: Step) -> tuple[int, int]:

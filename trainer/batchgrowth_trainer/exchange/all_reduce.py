@@ -44,7 +44,7 @@ class AllReduce:
         self._run_of = partial(run_of, group.rank, group.size)
         self._gradient_length = replica.parameters.length
         # Where the total goes. When whole rows are added, the last addition may leave it in one of them instead.
-        self._room = torch.empty(replica.length, device=replica.device)
+        self._room = torch.empty(replica.length, dtype=torch.float32, device=replica.device)
 
     def round(self, stop_requested: Callable[[], bool]) -> Round:
         """Make one update: add this member's shards, reduce the sums over all members, and commit the total."""

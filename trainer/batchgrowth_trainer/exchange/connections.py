@@ -1,4 +1,7 @@
-"""Which members of a generation are connected, and how: ranks, the grid, greetings, and TLS or TCP links."""
+"""Which members of a generation are connected, and how: ranks, the grid, greetings, and TLS or TCP links.
+
+group.py sends tensors over these links.
+"""
 
 import math
 import secrets
@@ -147,10 +150,16 @@ _BACKLOG = 1024
 
 @dataclass(frozen=True, slots=True)
 class Encryption:
-    """A member's TLS contexts with the job's certificate: one for accepting connections, one for dialling."""
+    """A member's TLS contexts with the job's certificate: one for accepting connections, one for dialling.
+
+    If not `is_kept`, TLS only carries the greeting, which proves both ends, and the connection goes on in plain TCP:
+    nobody but root can read or change what travels inside one machine. The greeting then also has the rank that is
+    dialled: whoever listens where a dead member did, and relays the greeting to a living one, stays outside.
+    """
 
     greets: ssl.SSLContext
     dials: ssl.SSLContext
+    is_kept: bool = True
 
     def __post_init__(self) -> None:
         # A ticket that is never read would make closing lose what was sent last.
@@ -213,6 +222,7 @@ class _Forming:
         self._encryption = encryption
         self._ends = time.monotonic() + seconds
         self._greeting_seconds = _GREETING_SHARE * seconds
+        self._is_only_greeted = encryption is not None and not encryption.is_kept
         self._lock = threading.Lock()
         self._peers: dict[int, socket.socket] = {}
         self._failed: OSError | None = None
@@ -264,7 +274,9 @@ class _Forming:
             rank = _rank_of(connection, self._assignment.token)
             if rank is None or rank < self._assignment.rank or rank not in self._assignment.addresses:
                 raise ConnectionError("a stranger, or a rank that should not dial")
-            self._keep(rank, connection)
+            if self._is_only_greeted and _received(connection, _RANK_BYTES) != self._rank_bytes(self._assignment.rank):
+                raise ConnectionError("another rank is dialled")
+            self._keep(rank, self._greeted_over(connection))
         except OSError:
             connection.close()
         finally:
@@ -284,11 +296,25 @@ class _Forming:
         try:
             if self._encryption:
                 connection = self._encryption.dials.wrap_socket(connection)
-            connection.sendall(self._assignment.token + self._assignment.rank.to_bytes(_RANK_BYTES, "big"))
+            greeting = self._assignment.token + self._rank_bytes(self._assignment.rank)
+            if self._is_only_greeted:
+                greeting += self._rank_bytes(peer)
+            connection.sendall(greeting)
+            return self._greeted_over(connection)
         except OSError:
             connection.close()
             raise
-        return connection
+
+    def _greeted_over(self, connection: socket.socket) -> socket.socket:
+        """Return the connection as it is after the greeting: without TLS, if that was only for the greeting."""
+        if not self._is_only_greeted:
+            return connection
+        assert isinstance(connection, ssl.SSLSocket)
+        return socket.socket(fileno=connection.unwrap().detach())
+
+    @staticmethod
+    def _rank_bytes(rank: int) -> bytes:
+        return rank.to_bytes(_RANK_BYTES, "big")
 
     def _keep(self, peer: int, connection: socket.socket) -> None:
         """Keep the connection, unless its rank is connected already or forming is over."""
@@ -306,15 +332,21 @@ class _Forming:
 
 def _rank_of(connection: socket.socket, token: bytes) -> int | None:
     """Return the rank that the other end of the connection sends; None unless it sends the token first."""
-    greeting = b""
-    while len(greeting) < TOKEN_BYTES + _RANK_BYTES:
-        more = connection.recv(TOKEN_BYTES + _RANK_BYTES - len(greeting))
-        if not more:
-            return None
-        greeting += more
-    if not secrets.compare_digest(greeting[:TOKEN_BYTES], token):
+    greeting = _received(connection, TOKEN_BYTES + _RANK_BYTES)
+    if len(greeting) < TOKEN_BYTES + _RANK_BYTES or not secrets.compare_digest(greeting[:TOKEN_BYTES], token):
         return None
     return int.from_bytes(greeting[TOKEN_BYTES:], "big")
+
+
+def _received(connection: socket.socket, count: int) -> bytes:
+    """Return the next `count` bytes, or fewer if the other end closes the connection."""
+    received = b""
+    while len(received) < count:
+        more = connection.recv(count - len(received))
+        if not more:
+            break
+        received += more
+    return received
 
 
 def _left(ends: float) -> float:

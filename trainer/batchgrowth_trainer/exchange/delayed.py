@@ -39,7 +39,7 @@ class Delayed:
         """Register the totals that wait for their update: as many as the job's delay."""
         updates = replica.spec.exchange.settings.updates
         if updates:
-            replica.register(_ROWS, torch.zeros(updates, replica.length, device=replica.device))
+            replica.register(_ROWS, torch.zeros(updates, replica.length, dtype=torch.float32, device=replica.device))
             replica.register(_COUNT, torch.zeros(1, dtype=torch.float64))
 
     def __init__(self, setting: Setting) -> None:
@@ -48,7 +48,7 @@ class Delayed:
         self._at_once = AllReduce(setting)
         self._reduction = Reduction(setting.group)
         self._run_of = partial(run_of, setting.group.rank, setting.group.size)
-        self._room = torch.empty(self._replica.length, device=self._replica.device)
+        self._room = torch.empty(self._replica.length, dtype=torch.float32, device=self._replica.device)
         self._wait_seconds = 0.0
         self._stop = False
 

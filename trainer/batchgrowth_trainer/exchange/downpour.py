@@ -112,7 +112,7 @@ class Downpour:
         serves_others = self._group.rank == 0 and self._group.size > 1
         self._computing = self._replica.twin(own_weights=True) if serves_others else self._replica
         self._model = list(self._replica.model_tensors().values())
-        self._row = torch.empty(self._replica.length, device=self._replica.device)
+        self._row = torch.empty(self._replica.length, dtype=torch.float32, device=self._replica.device)
         self._compute_seconds = 0.0
 
     def round(self, stop_requested: Callable[[], bool]) -> Round:

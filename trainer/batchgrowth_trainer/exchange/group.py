@@ -1,4 +1,4 @@
-"""The process group of one generation: members that exchange tensors pairwise until one of them leaves or dies."""
+"""The process group of one generation: sends tensors to the other members and receives theirs, until one is lost."""
 
 import socket
 import ssl
@@ -186,7 +186,7 @@ class Mesh:
 
 
 class TcpGroup(Mesh):
-    """Peers on CPUs. Tensors of another device are copied through the CPU."""
+    """Sends through the CPU: tensors on another device are copied."""
 
     likes_buckets = True
 
@@ -372,7 +372,8 @@ class Rendezvous:
 
     def __init__(self, host: str) -> None:
         self.host = host
-        self._listener = socket.create_server((host, 0), backlog=256)
+        family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
+        self._listener = socket.create_server((host, 0), family=family, backlog=256)
         self.port = int(self._listener.getsockname()[1])
         self._store: Any = c10d.TCPStore(
             host,

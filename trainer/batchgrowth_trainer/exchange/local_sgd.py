@@ -51,7 +51,7 @@ class LocalSGD:
         self._parts = _Parts(replica.of_one())
         self._buffers = self._parts.length, self._parts.length + replica.buffers.length
         length = self._buffers[1] + self._settings.every_updates + 2
-        self._room = torch.empty(length, device=replica.device)
+        self._room = torch.empty(length, dtype=torch.float32, device=replica.device)
         self._start = {name: vector.clone() for name, vector in replica.of_one().items()}
         self._buffers_at_start = replica.buffers.clone()
         self._free: list[Tensor] = []

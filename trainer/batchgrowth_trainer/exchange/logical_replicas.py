@@ -98,8 +98,7 @@ State = dict[str, Tensor]
 
 
 def register_copies(replica: Replica, **more: Tensor) -> None:
-    """Register R states, one per logical replica, of the model's vectors and of `more`, and the number of exchanges so
-    far.
+    """Register a state for each of the R logical replicas (the model's vectors and `more`), and a count of exchanges.
 
     If the exchange keeps residuals, as TopK does, the weights are not among them, since all replicas have the same.
     """
@@ -116,7 +115,7 @@ def _live(replica: Replica) -> dict[str, Tensor]:
     return vectors
 
 
-class Copies:
+class ReplicaStates:
     """The states of all logical replicas at the last point at which all processes had the same states."""
 
     def __init__(self, replica: Replica) -> None:
@@ -164,7 +163,7 @@ class Copies:
         return float((weights - weights.mean(dim=0)).square().sum(dim=1).mean().sqrt())
 
     def load_mean(self, turn: int) -> None:
-        """After `turn` exchanges, put the mean of all states into the model; vectors other than weights become 0.
+        """After `turn` exchanges, put the mean of all states into the model; the optimizer's vectors become 0.
 
         So the model depends only on the states, and not on which member trained them.
         """
@@ -193,7 +192,7 @@ def _mean(table: Tensor) -> Tensor:
 # changes no bit.
 
 _ENOUGH_UPDATES = 1024
-"""After that many updates no further exchange begins in a round: a member keeps the rows of a few thousand."""
+"""Updates after which a round begins no further exchange, since a member keeps only the rows of a few thousand."""
 
 
 class LogicalReplicas(ABC):
@@ -210,7 +209,7 @@ class LogicalReplicas(ABC):
         self.setting = setting
         self.replica = setting.replica
         self.group = setting.group
-        self.copies = Copies(setting.replica)
+        self.copies = ReplicaStates(setting.replica)
         self.local = LocalUpdates(setting)
         self.runs = lay_out(self.local.replicas, self.group.size).runs
         self.centre = self.replica.parameters.vector.data.clone()
@@ -236,7 +235,8 @@ class LogicalReplicas(ABC):
         self.centre.copy_(before)
         periods = self._periods()
         updates = sum(len(period) for period in periods)
-        sums = torch.zeros(self.local.replicas, updates + 1)  # of the losses, and where a stop is requested
+        # The sums of the losses, and where a stop is requested.
+        sums = torch.zeros(self.local.replicas, updates + 1, dtype=torch.float32)
         try:
             made = self._train_and_mix(periods, sums, stop_requested)
         except BaseException:

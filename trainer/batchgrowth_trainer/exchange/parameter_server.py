@@ -39,12 +39,12 @@ class ParameterServer:
         self._gradients = Reduction(group)
         self._rest = Reduction(group)
         self._run_of = partial(run_of, group.rank, group.size)
-        self._room = torch.empty(replica.length, device=replica.device)
+        self._room = torch.empty(replica.length, dtype=torch.float32, device=replica.device)
         cuts = _cuts(setting)
         self.places = replica.parameters.places(cuts)
         self._numbers = [slice(lo, hi) for lo, hi in pairwise(cuts)]  # of the parameters, by rank
         self._lengths = replica.parameters.lengths[self._numbers[group.rank]]
-        self._norms = torch.zeros(len(replica.parameters.spans), device=replica.device)
+        self._norms = torch.zeros(len(replica.parameters.spans), dtype=torch.float32, device=replica.device)
         place = self.places[group.rank]
         optimizer = replica.optimizer if self._lengths else None
         if isinstance(optimizer, FlatOptimizer):

@@ -80,8 +80,8 @@ def add_parts(rows: Sequence[Tensor], layout: Layout, quantize: Quantize | None 
 # sends the result to all: the bytes of a ring, 2 (P-1)/P of a row per member, and the same total for every P, since an
 # element's sum does not depend on the member that computes it.
 # In a grid, the slices of a row's sums are added up across the columns before they are sent to all of the row. A row of
-# the grid has consecutive shards, so its sums are a few nodes of the same tree. A slice is not shorter than what counts
-# as short, so short sums meet at the first member of each row.
+# the grid has consecutive shards, so its sums are a few nodes of the same tree. No slice is so short that it would
+# be sent whole, so short sums meet at the first member of each row.
 
 
 @dataclass(frozen=True, slots=True)

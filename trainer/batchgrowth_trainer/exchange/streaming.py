@@ -30,7 +30,7 @@ def stream_of(replica: Replica) -> "Stream | None":
     """
     spec = replica.spec
     places = buckets(replica.parameters)
-    whole = spec.exchange.type != "AllReduce" or spec.exchange.compression or spec.compile
+    whole = spec.exchange.type != "AllReduce" or spec.exchange.compression or spec.compile or replica.parameters.tied
     if whole or replica.growth.course.needs_noise or replica.parameters.length < 2 * BUCKET or len(places) < 2:
         return None
     return Stream(replica, places)

@@ -1,38 +1,67 @@
-"""Plots of runs: a PNG, and an interactive HTML page that needs no network."""
+"""Plots of runs: a picture, and an interactive HTML page that needs no network; and the picture of a plan."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from batchgrowth.errors import BatchGrowthError, DataError
+from batchgrowth.growth import Course
 
 from batchgrowth_trainer.plots.figure import figure_of
 from batchgrowth_trainer.plots.interactive import write_html
-from batchgrowth_trainer.plots.still import write_png
+from batchgrowth_trainer.plots.planned import draw_plan
+from batchgrowth_trainer.plots.still import write_picture
 from batchgrowth_trainer.record.runs import read_run
 
-__all__ = ["plot_runs"]
+__all__ = ["plot_plan", "plot_runs"]
 
 
 STEM = "plot"
+PICTURES = (".png", ".svg", ".pdf")
+"""The suffixes of pictures that can be written."""
+PAGE = ".html"
 
 
 def plot_runs(directories: Sequence[Path], output: Path | None = None) -> tuple[Path, Path]:
-    """Write a PNG and an HTML page with one figure of the runs in `directories`, and return their paths.
+    """Write a picture and an HTML page with one figure of the runs in `directories`, and return their paths.
 
-    `output` is a path whose suffix is replaced by .png and .html. By default one run is plotted into its own
-    directory and several into the current one, as plot.png and plot.html.
+    `output` is the path of the picture, a PNG, SVG or PDF by its suffix, or that of the page; the other is written
+    beside it. By default one run is plotted into its own directory and several into the current one, as plot.png and
+    plot.html.
     Raises DataError if a directory holds no run, BatchGrowthError if a file cannot be written.
     """
     if not directories:
         raise DataError("RUN: none was given; name at least one --output-dir of a run")
     figure = figure_of([read_run(directory) for directory in directories])
     target = output or (directories[0] if len(directories) == 1 else Path()) / STEM
-    target = target.with_suffix("") if target.suffix in (".png", ".html") else target
-    png, html = (target.with_name(target.name + suffix) for suffix in (".png", ".html"))
+    picture = _picture(target)
+    page = picture.with_suffix(PAGE)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_png(figure, png)
-        write_html(figure, html)
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        write_picture(figure, picture)
+        write_html(figure, page)
     except OSError as error:
         raise BatchGrowthError(f"the plots could not be written: {error}") from error
-    return png, html
+    return picture, page
+
+
+def plot_plan(course: Course, output: Path) -> Path:
+    """Draw a plan into the file `output`, a PNG, SVG or PDF by its suffix, and return its path.
+
+    Raises BatchGrowthError if it cannot be written.
+    """
+    picture = _picture(output)
+    try:
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        draw_plan(course, picture)
+    except OSError as error:
+        raise BatchGrowthError(f"the plot could not be written: {error}") from error
+    return picture
+
+
+def _picture(target: Path) -> Path:
+    """Return the path of the picture: a name without the suffix of a picture gets .png."""
+    if target.suffix.lower() in PICTURES:
+        return target
+    if target.suffix == PAGE:
+        target = target.with_suffix("")
+    return target.with_name(f"{target.name}.png")

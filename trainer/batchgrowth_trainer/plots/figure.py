@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -78,15 +78,21 @@ def _start(rows: Sequence[HistoryRow], axis: str) -> float:
     return 0.0 if rows[0].update == 1 else float(getattr(rows[0], axis))
 
 
-# M. Okabe and K. Ito's colour-blind safe palette, darkest first.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#444444")
+# M. Okabe and K. Ito's colour-blind safe palette, darkest first; then those of P. Tol's that differ from all of them.
+COLOURS = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#444444", "#882255", "#999933", "#332288",
+    "#AA4499", "#117733",
+)  # fmt: skip
 LOG_FROM_RATIO = 20
 LONGEST_TITLE = 90
 GREY = "#6b7280"
 TALL = 3.0
 LOW = 1.35
 HALO = 1.4
-WIDEST_HALO = 6.0
+WIDEST_HALO = 4.2
+MOST_WIDE = 4
+"""The most runs with wide lines, and with marks where workers join or leave: those of more would hide other lines."""
+WIDEST_OF_MANY = 1.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,7 @@ class DrawnRun:
     train_loss: Line
     test_loss: Line | None
     metrics: dict[str, Line]
+    rate: Line
     batch: Line
     workers: Line
     resizes: Line
@@ -108,7 +115,7 @@ class DrawnRun:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure with the panels, from the top, loss, each metric, batch size and workers."""
+    """A figure with the panels, from the top, loss, each metric, learning rate, batch size and workers."""
 
     title: str
     subtitle: str
@@ -123,6 +130,11 @@ class Figure:
     def is_log(self, metric: str) -> bool:
         """Return whether the values of this metric are positive and span enough for a logarithmic axis."""
         return _spans_magnitudes([run.metrics[metric] for run in self.runs if metric in run.metrics])
+
+    @property
+    def log_rate(self) -> bool:
+        """Return whether the learning rates are positive and span enough for a logarithmic axis."""
+        return _spans_magnitudes([run.rate for run in self.runs])
 
     @property
     def most_workers(self) -> int:
@@ -172,16 +184,23 @@ def _drawn(run: RecordedRun, name: str, place: int, number: int) -> DrawnRun:
         name=name,
         label=f"{name}: {_outcome(run)}" if several else name,
         colour=COLOURS[place % len(COLOURS)],
-        halo=min(HALO * (number - 1 - place), WIDEST_HALO),
+        halo=_halo(place, number),
         raw_loss=None if several else thinned(raw),
         train_loss=thinned(smoothed(raw)),
         test_loss=Line(at, column(run.evaluations, "loss")) if run.evaluations else None,
         metrics={name: Line(at, np.array([row.metrics[name] for row in run.evaluations])) for name in metrics}
         | _measured(run),
+        rate=thinned(steps(run.history, "learning_rate")),
         batch=steps(run.history, "batch_size"),
         workers=steps(run.history, "workers"),
-        resizes=_resizes(run),
+        resizes=_resizes(run if number <= MOST_WIDE else replace(run, history=run.history[:1])),
     )
+
+
+def _halo(place: int, number: int) -> float:
+    """Return how much wider than the last run's lines those of the run in that place are."""
+    widest = WIDEST_HALO if number <= MOST_WIDE else WIDEST_OF_MANY
+    return min(HALO, widest / number) * (number - 1 - place)
 
 
 def _measured(run: RecordedRun) -> dict[str, Line]:

@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from batchgrowth_trainer.plots.figure import AXES, GREY, LOW, TALL, DrawnRun, Figure, Line
+from batchgrowth_trainer.record.storage import replace_file
 
 PIXELS_PER_UNIT = 88
 MARGIN = {"l": 80, "r": 30, "t": 130, "b": 90}
@@ -26,8 +27,8 @@ class _Trace:
 
 def write_html(figure: Figure, path: Path) -> None:
     """Write `figure` to `path`, about 5 MB, most of it plotly. Raises OSError."""
-    names = ["loss (dashed: test)", *figure.metrics, "batch size", "workers"]
-    heights = [TALL] * (len(names) - 2) + [LOW, LOW]
+    names = ["loss (dashed: test)", *figure.metrics, "learning rate", "batch size", "workers"]
+    heights = [TALL] * (len(names) - 3) + [LOW, LOW, LOW]
     canvas = make_subplots(rows=len(names), cols=1, shared_xaxes=True, vertical_spacing=0.03, row_heights=heights)
     traces = [trace for run in figure.runs for trace in _traces(run, figure)]
     for trace in traces:
@@ -41,13 +42,15 @@ def write_html(figure: Figure, path: Path) -> None:
     _frame(canvas, figure, sum(heights), _buttons(traces, len(names)))
     page = canvas.to_html(include_plotlyjs=True, full_html=True, config={"displaylogo": False, "responsive": True})
     titled = page.replace("<head>", f"<head><title>{html.escape(figure.title)}</title>", 1)
-    path.write_text(titled, encoding="utf-8")
+    replace_file(path, titled.encode(), durable=False)
 
 
 def _traces(run: DrawnRun, figure: Figure) -> list[_Trace]:
     several = len(figure.runs) > 1
     metrics = [(panel, name) for panel, name in enumerate(figure.metrics, start=2) if name in run.metrics]
-    batch_panel = len(figure.metrics) + 2
+    rate_panel = len(figure.metrics) + 2
+    workers_panel = rate_panel + 2
+    low = [(run.rate, "learning rate"), (run.batch, "batch size"), (run.workers, "workers")]
     traces = [_Trace(run.train_loss, 1, _lines(run, run.label if several else "training", width=2.2))]
     if run.raw_loss is not None:
         traces.append(_Trace(run.raw_loss, 1, {**_lines(run, "each update", width=0.7), "opacity": 0.3}))
@@ -56,12 +59,12 @@ def _traces(run: DrawnRun, figure: Figure) -> list[_Trace]:
     for panel, name in metrics:
         style = {"mode": "lines+markers", "marker": {"size": 5}, "showlegend": False}
         traces.append(_Trace(run.metrics[name], panel, {**_lines(run, name, width=1.8), **style}))
-    for panel, line, name in ((batch_panel, run.batch, "batch size"), (batch_panel + 1, run.workers, "workers")):
+    for panel, (line, name) in enumerate(low, start=rate_panel):
         traces.append(_Trace(line, panel, {**_lines(run, name, width=2.2, shape="hv"), "showlegend": False}))
     if run.resizes.note:
         marks = {"size": 8 + run.halo, "color": run.colour, "line": {"width": 1, "color": "white"}}
         style = {**_lines(run, "workers join or leave"), "mode": "markers", "marker": marks}
-        traces.append(_Trace(run.resizes, batch_panel + 1, style))
+        traces.append(_Trace(run.resizes, workers_panel, style))
     if several:
         # Into the run's legend group: the legend lists the run once, and a click hides all its lines.
         for k, trace in enumerate(traces):
@@ -81,6 +84,10 @@ def _scale(canvas: go.Figure, figure: Figure, panels: int) -> None:
     for panel, metric in enumerate(figure.metrics, start=2):
         if figure.is_log(metric):
             canvas.update_yaxes(type="log", row=panel, col=1)
+    if figure.log_rate:
+        canvas.update_yaxes(type="log", row=panels - 2, col=1)
+    else:
+        canvas.update_yaxes(rangemode="tozero", row=panels - 2, col=1)
     sizes = sorted({int(size) for run in figure.runs for size in run.batch.y})
     chosen = sizes if len(sizes) <= 6 else [2**power for power in range(sizes[-1].bit_length())]
     canvas.update_yaxes(type="log", tickvals=chosen, ticktext=[f"{size:,}" for size in chosen], row=panels - 1, col=1)

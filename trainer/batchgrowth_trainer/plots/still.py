@@ -1,6 +1,7 @@
-"""Draws a figure as a PNG, with a row per panel and a column per x axis (epochs, updates, seconds)."""
+"""Draws a figure as a PNG, an SVG or a PDF, with a row per panel and a column per x axis (epochs, updates, seconds)."""
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -10,17 +11,17 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from batchgrowth_trainer.plots.figure import AXES, GREY, LOW, TALL, Figure, Line
+from batchgrowth_trainer.record.storage import replace_file
 
 INCHES_WIDE = 15.0
 DOTS_PER_INCH = 110
 SUBTITLE_INCHES = 0.46  # from the top
 
 
-def write_png(figure: Figure, path: Path) -> None:
-    """Write `figure` to `path`, without matplotlib's global state. Raises OSError."""
-    heights = [TALL] * (1 + len(figure.metrics)) + [LOW, LOW]
-    canvas = Canvas(figsize=(INCHES_WIDE, sum(heights) + 1.6), dpi=DOTS_PER_INCH, layout="constrained")
-    FigureCanvasAgg(canvas)
+def write_picture(figure: Figure, path: Path) -> None:
+    """Write `figure` to `path`, in the format of its suffix, without matplotlib's global state. Raises OSError."""
+    heights = [TALL] * (1 + len(figure.metrics)) + [LOW, LOW, LOW]
+    canvas = new_canvas((INCHES_WIDE, sum(heights) + 1.6))
     grid = canvas.subplots(
         len(heights), len(AXES), sharex="col", sharey="row", squeeze=False, gridspec_kw={"height_ratios": heights}
     )
@@ -28,7 +29,23 @@ def write_png(figure: Figure, path: Path) -> None:
         _draw_column(figure, list(axes), axis)
     _label_rows(figure, list(grid[:, 0]))
     _add_title_and_legend(canvas, figure)
-    canvas.savefig(path, format="png", facecolor="white")
+    save(canvas, path)
+
+
+def new_canvas(inches: tuple[float, float], title: str = "") -> Canvas:
+    """Return an empty canvas, perhaps with a title, that uses none of matplotlib's global state."""
+    canvas = Canvas(figsize=inches, dpi=DOTS_PER_INCH, layout="constrained")
+    FigureCanvasAgg(canvas)
+    if title:
+        canvas.suptitle(title, fontsize=13, fontweight="bold", x=0.01, ha="left")
+    return canvas
+
+
+def save(canvas: Canvas, path: Path) -> None:
+    """Write what is drawn to `path`, in the format of its suffix. Raises OSError."""
+    picture = BytesIO()
+    canvas.savefig(picture, format=path.suffix.removeprefix(".").lower(), facecolor="white")
+    replace_file(path, picture.getvalue(), durable=False)
 
 
 def _draw_column(figure: Figure, axes: Sequence[Axes], axis: str) -> None:
@@ -38,10 +55,10 @@ def _draw_column(figure: Figure, axes: Sequence[Axes], axis: str) -> None:
         _curve(axes[0], run.train_loss, axis, color=run.colour, lw=1.8 + run.halo)
         if run.test_loss is not None:
             _curve(axes[0], run.test_loss, axis, color=run.colour, lw=1.4 + run.halo, ls="--")
-        for panel, metric in zip(axes[1:-2], figure.metrics, strict=True):
+        for panel, metric in zip(axes[1:-3], figure.metrics, strict=True):
             if metric in run.metrics:
                 _curve(panel, run.metrics[metric], axis, color=run.colour, marker=".", lw=1.4 + run.halo)
-        for panel, line in ((axes[-2], run.batch), (axes[-1], run.workers)):
+        for panel, line in ((axes[-3], run.rate), (axes[-2], run.batch), (axes[-1], run.workers)):
             _curve(panel, line, axis, color=run.colour, drawstyle="steps-post", lw=1.8 + run.halo)
         _curve(axes[-1], run.resizes, axis, color=run.colour, marker="o", ms=4 + 1.5 * run.halo, ls="none")
         if len(figure.runs) == 1:
@@ -49,11 +66,16 @@ def _draw_column(figure: Figure, axes: Sequence[Axes], axis: str) -> None:
                 for x in run.resizes.x[axis]:
                     panel.axvline(x, color=GREY, lw=1.0, ls=":", zorder=1)
     for panel in axes:
-        panel.grid(visible=True, color="#e5e7eb", lw=0.7)
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.tick_params(colors="#374151", labelsize=9)
-        panel.margins(x=0.01)
+        style(panel)
     axes[-1].set_xlabel(AXES[axis], fontsize=11)
+
+
+def style(panel: Axes) -> None:
+    """Give a panel its grid and its colours."""
+    panel.grid(visible=True, color="#e5e7eb", lw=0.7)
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.tick_params(colors="#374151", labelsize=9)
+    panel.margins(x=0.01)
 
 
 def _curve(panel: Axes, line: Line, axis: str, **style: object) -> None:
@@ -61,13 +83,17 @@ def _curve(panel: Axes, line: Line, axis: str, **style: object) -> None:
 
 
 def _label_rows(figure: Figure, first: Sequence[Axes]) -> None:
-    for panel, name in zip(first, ["loss", *figure.metrics, "batch size", "workers"], strict=True):
+    for panel, name in zip(first, ["loss", *figure.metrics, "learning rate", "batch size", "workers"], strict=True):
         panel.set_ylabel(name, fontsize=11)
     if figure.log_loss:
         first[0].set_yscale("log")
-    for panel, metric in zip(first[1:-2], figure.metrics, strict=True):
+    for panel, metric in zip(first[1:-3], figure.metrics, strict=True):
         panel.set_yscale("log" if figure.is_log(metric) else "linear")
-    batch, workers = first[-2:]
+    rate, batch, workers = first[-3:]
+    if figure.log_rate:
+        rate.set_yscale("log")
+    else:
+        rate.set_ylim(bottom=0)
     batch.set_yscale("log", base=2)
     batch.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     workers.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
@@ -80,8 +106,9 @@ def _add_title_and_legend(canvas: Canvas, figure: Figure) -> None:
     canvas.text(0.01, below_title, _literal(figure.subtitle), fontsize=11, color=GREY, va="center")
     runs = [Line2D([], [], color=run.colour, lw=2.5, label=_literal(run.label)) for run in figure.runs]
     styles = [Line2D([], [], color=GREY, lw=1.8, label="training"), Line2D([], [], color=GREY, ls="--", label="test")]
-    resize = Line2D([], [], color=GREY, marker="o", ms=4, ls=":", label="workers join or leave")
-    handles = [*runs, *styles, resize]
+    handles = [*runs, *styles]
+    if any(len(run.resizes.y) for run in figure.runs):
+        handles.append(Line2D([], [], color=GREY, marker="o", ms=4, ls=":", label="workers join or leave"))
     canvas.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), frameon=False, fontsize=10)
 
 

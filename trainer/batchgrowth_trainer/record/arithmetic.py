@@ -34,8 +34,16 @@ class Arithmetic:
         """Return how this process differs from the other, "AVX2 rather than AVX512"; if no field differs, a guess."""
         mine = self.to_json()
         theirs = other.to_json()
-        different = [name for name in mine if name != "digest" and mine[name] != theirs[name]]
-        return ", ".join(f"{mine[name]} rather than {theirs[name]}" for name in different) or _SAME
+        return ", ".join(f"{mine[name]} rather than {theirs[name]}" for name in self._facts_unlike(other)) or _SAME
+
+    def is_unexplained(self, other: "Arithmetic") -> bool:
+        """Return whether this process adds otherwise than the other although all facts are known and the same."""
+        return self.digest != other.digest and bool(self.torch) and not self._facts_unlike(other)
+
+    def _facts_unlike(self, other: "Arithmetic") -> list[str]:
+        mine = self.to_json()
+        theirs = other.to_json()
+        return [name for name in mine if name != "digest" and mine[name] != theirs[name]]
 
     def to_json(self) -> dict[str, str]:
         """Return the fields by name."""

@@ -5,11 +5,14 @@ import dis
 import hashlib
 import io
 import json
+import os
 import pickle
 import platform
 import re
+import stat
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
@@ -18,6 +21,7 @@ import cloudpickle
 import numpy as np
 import torch
 from batchgrowth.errors import DataError, WorkloadError
+from batchgrowth.manifest.files import read_regular
 from torch import Tensor
 
 from batchgrowth_trainer.record.storage import storage_error
@@ -67,9 +71,13 @@ def importable_name(value: Any) -> str | None:
         return None
     if getattr(sys.modules.get(module), name, None) is not value:
         return None
-    top = module.partition(".")[0]  # looked for: a module that is loaded may be nowhere on the path
-    found = any(finder.find_spec(top, None) for finder in sys.meta_path)
-    return f"{module}:{name}" if found else None
+    return f"{module}:{name}" if is_importable(module) else None
+
+
+def is_importable(module: str) -> bool:
+    """Return whether any process finds the module; one that is loaded may be nowhere on the path."""
+    top = module.partition(".")[0]
+    return any(finder.find_spec(top, None) for finder in sys.meta_path)
 
 
 class _Walk:
@@ -134,7 +142,7 @@ class _Walk:
         return "object", [self._form(list(part) if hasattr(part, "__next__") else part) for part in parts]
 
     def _function(self, function: FunctionType) -> Any:
-        for name in _globals_in(function.__code__):
+        for name in globals_in(function.__code__):
             if name in function.__globals__:
                 self.named.setdefault(name, function.__globals__[name])
             elif not hasattr(builtins, name):
@@ -153,12 +161,12 @@ class _Walk:
         return "code", [repr(getattr(code, name)) for name in _CODE], [self._form(const) for const in code.co_consts]
 
 
-def _globals_in(code: CodeType) -> list[str]:
+def globals_in(code: CodeType) -> list[str]:
     """Return the names of globals that the code, or a function in it, reads."""
     names = [str(step.argval) for step in dis.get_instructions(code) if step.opname in _LOADS]
     for const in code.co_consts:
         if isinstance(const, CodeType):
-            names += _globals_in(const)
+            names += globals_in(const)
     return list(dict.fromkeys(names))
 
 
@@ -184,6 +192,8 @@ _PYTHON = ".".join(platform.python_version_tuple()[:2])
 NAMED = re.compile(rf"\b{_MODULE}\.f[0-9a-f]{{16}}:(\w+)")
 """The entrypoints of functions in a text; the group is the function's name."""
 _RECEIVED: dict[str, Callable[..., Any]] = {}
+_UNPICKLED: set[str] = set()
+"""The entrypoints of the functions among them that came from another process."""
 
 
 def is_function(entrypoint: str) -> bool:
@@ -196,25 +206,59 @@ def packed(function: Callable[..., Any]) -> tuple[str, bytes]:
 
     Raises WorkloadError if it cannot be sent, or holds more than LARGEST_BYTES.
     """
-    name = getattr(function, "__name__", "")
-    name = name if name.isidentifier() and name.isascii() else "workload"
+    name = str(getattr(function, "__name__", ""))
     try:
-        body = cloudpickle.dumps(function)
         parts = parts_of(function)
     except Exception as error:
-        raise WorkloadError(
-            f"{name}: the function cannot be sent to the workers ({' '.join(str(error).split())}); make what it uses "
-            "inside the function, rather than before it"
-        ) from error
-    if len(body) > LARGEST_BYTES:
+        raise _unsendable(name, error) from error
+    entrypoint = entrypoint_of(name, parts)
+    data = pickled(function, entrypoint, parts)
+    _RECEIVED[entrypoint] = function
+    return entrypoint, data
+
+
+def entrypoint_of(name: str, parts: Mapping[str, str]) -> str:
+    """Return the entrypoint of a function of that name with these parts."""
+    name = name if name.isidentifier() and name.isascii() else "workload"
+    return f"{_MODULE}.f{digest_of(parts)}:{name}"
+
+
+def pickled(function: Callable[..., Any], entrypoint: str, parts: Mapping[str, str], most: int | None = None) -> bytes:
+    """Return the function's pickle, for `receive`.
+
+    Raises WorkloadError if that fails, or it has more than `most` bytes, by default LARGEST_BYTES.
+    """
+    name = entrypoint.partition(":")[2]
+    most = LARGEST_BYTES if most is None else most
+    try:
+        body: bytes = cloudpickle.dumps(function)
+    except Exception as error:
+        raise _unsendable(name, error) from error
+    if len(body) > most:
         raise WorkloadError(
             f"{name}: the function takes {len(body) >> 20} MiB with the values that it uses, and at most "
-            f"{LARGEST_BYTES >> 20} MiB can be sent; read the data inside the function"
+            f"{most >> 20} MiB can be sent; read the data inside the function"
         )
-    entrypoint = f"{_MODULE}.f{digest_of(parts)}:{name}"
+    header = {"entrypoint": entrypoint, "python": _PYTHON, "parts": dict(parts)}
+    return json.dumps(header).encode() + b"\n" + body
+
+
+def _unsendable(name: str, error: Exception) -> WorkloadError:
+    return WorkloadError(
+        f"{name}: the function cannot be sent to the workers ({' '.join(str(error).split())}); make what it uses "
+        "inside the function, rather than before it"
+    )
+
+
+@contextmanager
+def lent(entrypoint: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Let this process find the function by its entrypoint inside the block, and forget it afterwards."""
+    _UNPICKLED.discard(entrypoint)  # of an earlier run that was loaded; what is unpickled is forgotten
     _RECEIVED[entrypoint] = function
-    header = {"entrypoint": entrypoint, "python": _PYTHON, "parts": parts}
-    return entrypoint, json.dumps(header).encode() + b"\n" + body
+    try:
+        yield
+    finally:
+        del _RECEIVED[entrypoint]
 
 
 def receive(data: bytes) -> None:
@@ -231,6 +275,7 @@ def receive(data: bytes) -> None:
         )
     try:
         _RECEIVED[entrypoint] = pickle.loads(data[data.index(b"\n") + 1 :])  # noqa: S301  (it is the user's own code)
+        _UNPICKLED.add(entrypoint)
     except ModuleNotFoundError as error:
         raise WorkloadError(
             f"{name}: the function needs the module {error.name!r}, which is not here; install it, or start in its "
@@ -241,6 +286,13 @@ def receive(data: bytes) -> None:
             f"{name}: the function cannot be read back ({type(error).__name__}: {error}); train again, with the same "
             "versions of all packages"
         ) from error
+
+
+def forget_received() -> None:
+    """Forget the functions that came from another process, since the modules that they use may be others now."""
+    for entrypoint in _UNPICKLED:
+        _RECEIVED.pop(entrypoint, None)
+    _UNPICKLED.clear()
 
 
 def found(entrypoint: str, field: str) -> Callable[..., Any]:
@@ -263,7 +315,8 @@ def function_in(folder: Path, entrypoint: str) -> bytes:
         return b""
     path = folder / FUNCTION_FILE
     try:
-        data = path.read_bytes()
+        _check_owner(path)
+        data = read_regular(path)
     except FileNotFoundError:
         raise DataError(
             f"{folder}: there is no {FUNCTION_FILE} here, which has the workload {entrypoint.partition(':')[2]}; it "
@@ -275,6 +328,17 @@ def function_in(folder: Path, entrypoint: str) -> bytes:
     if given != entrypoint:
         raise DataError(f"{path}: this is the function {given}, not {entrypoint}; copy the whole folder of the run")
     return data
+
+
+def _check_owner(path: Path) -> None:
+    """Raise DataError if somebody else may have put the file there, because its code will run as this user."""
+    found = path.stat()
+    owners = {0, os.geteuid(), path.parent.stat().st_uid}
+    if found.st_uid not in owners or found.st_mode & stat.S_IWOTH:
+        raise DataError(
+            f"{path}: another user owns this file or may write to it, and it holds code that would run as you; "
+            "copy the run's folder, if you trust its files, and name the copy"
+        )
 
 
 def changes(before: bytes, now: bytes) -> list[str]:

@@ -1,9 +1,9 @@
 """The rows of a run, appended to files while it trains.
 
 `history.csv` has a row per update, `evaluations.csv` one per evaluation, and `growth.csv` one per look at a measured
-quantity. Rows are only appended: a reader drops a last line that a crash tore, a resume truncates the files to its
-checkpoint, and an update that a recovery repeats keeps its first row. An OSError, such as a full disk, goes to the
-caller, which decides whether training continues without a history.
+quantity. Rows are only appended: a reader drops a last line that a crash tore, a resume cuts the files at its
+checkpoint before it writes, and an update that a recovery repeats keeps its first row. An OSError, such as a full disk,
+goes to the caller, which decides whether training continues without a history.
 """
 
 import math
@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from batchgrowth.errors import CheckpointError
+from batchgrowth.forecast.outlook import Outlook
+from batchgrowth.manifest.files import open_regular
 from batchgrowth.plan import BatchDecision, Plan, Step
 from pydantic.alias_generators import to_camel
 
-from batchgrowth_trainer.record.storage import named, passes
+from batchgrowth_trainer.record.storage import APPEND, flush_folder, named, open_own, passes
 
 # --- One CSV file. Ten million updates take more than a gigabyte, so a run that continues reads only the file's end ---
 
@@ -35,26 +37,48 @@ _MOST_WAITING_BYTES = 1 << 24
 class RowFile:
     """A CSV file that survives crashes; the first column is the update, which grows from row to row."""
 
-    def __init__(self, path: Path) -> None:
-        """Read the last update of an existing file and remove a torn last line. Raises OSError."""
+    def __init__(self, path: Path, most: float = math.inf, *, new: bool = False) -> None:
+        """Read the last update of an existing file, up to update `most`; rows after it and a torn last line do not
+        count, and are cut off before anything is written. A `new` file ignores what is there, which is then moved away.
+
+        Raises OSError.
+        """
         self._path = path
         self._file: FileIO | None = None
         self._buffer = bytearray()
         self._write_at = 0  # bytes in the buffer that trigger a write
         self._header: tuple[str, ...] = ()
+        self._whole: int | None = None  # bytes to which the file has to be cut
+        self._is_synced = True
         self.last = 0
-        self._cut()
+        if not new:
+            self._look(most)
 
-    def _cut(self, most: float = math.inf) -> None:
-        """Cut off a torn end, and the rows after update `most`. Raises OSError."""
+    @property
+    def header(self) -> tuple[str, ...]:
+        """Return the file's columns; empty until it has any."""
+        return self._header
+
+    def _look(self, most: float) -> None:
+        """Find the rows up to update `most` in the file, if there is one. Raises OSError."""
         if not self._path.exists():
             return
         with named(self._path):
             self._header, whole, self.last = _end(self._path, most)
-            if whole < self._path.stat().st_size:
-                os.truncate(self._path, whole)
+            self._whole = whole if whole < self._path.stat().st_size else None
 
-    def append(self, header: tuple[str, ...], update: int, cells: Sequence[int | float]) -> None:
+    def _cut(self) -> None:
+        """Cut off what does not count. Raises OSError."""
+        if self._whole is None:
+            return
+        opened = open_own(self._path, os.O_WRONLY)
+        try:
+            os.ftruncate(opened, self._whole)
+        finally:
+            os.close(opened)
+        self._whole = None
+
+    def append(self, header: tuple[str, ...], update: int, cells: Sequence[int | float | str]) -> None:
         """Append a row to the buffer, and write the buffer if it is full.
 
         Raises CheckpointError if the file has other columns, as the file of an earlier run may, and OSError with the
@@ -82,15 +106,38 @@ class RowFile:
     def truncate(self, update: int) -> None:
         """Drop all rows after `update`. If this raises OSError, no row is dropped."""
         self.close()
-        self._cut(update)
+        self._look(update)
+        try:
+            with named(self._path):
+                self._cut()
+        finally:
+            self._whole = None
 
     def flush(self) -> None:
         """Write the buffer; bytes that the disk does not take stay in it. Raises OSError with the file's name."""
         with named(self._path):
+            if self._buffer:
+                self._cut()
             while self._buffer:
-                self._file = self._file or self._path.open("ab", buffering=0)
+                self._file = self._file or FileIO(open_own(self._path, APPEND), "ab")
+                self._is_synced = False
                 del self._buffer[: self._file.write(self._buffer)]
         self._write_at = _BUFFER_BYTES
+
+    def sync(self) -> bool:
+        """Write the buffer, and wait until the disk has it; return whether there was anything to wait for.
+
+        Raises OSError with the file's name.
+        """
+        with named(self._path):
+            self._cut()  # also if no row is to follow, since a checkpoint does
+        self.flush()
+        if self._is_synced or self._file is None:
+            return False
+        with named(self._path):
+            os.fsync(self._file.fileno())
+        self._is_synced = True
+        return True
 
     def discard(self) -> None:
         """Close the file and drop the buffer. Raises OSError with the file's name."""
@@ -113,7 +160,7 @@ class RowFile:
 
 def whole_lines(path: Path) -> list[str]:
     """Return the file's lines before the first torn line (no newline, or another number of cells). Raises OSError."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         header = file.readline()
         rows = file.read()
     if not header.endswith(b"\n"):
@@ -124,7 +171,7 @@ def whole_lines(path: Path) -> list[str]:
 
 def _end(path: Path, most: float) -> tuple[tuple[str, ...], int, int]:
     """Return the header, the bytes up to the last complete row of at most update `most`, and that row's update or 0."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         header = file.readline()
         if not header.endswith(b"\n"):
             return (), 0, 0
@@ -183,8 +230,10 @@ class HistoryRow:
 
     `update` and `epoch` count the updates and, as a fraction, the epochs done including this one. `loss` is the mean
     per example in this update's batch. Times are in seconds; `seconds` is the time since the run began, including the
-    time before a resume. The last two fields are no columns of the history: `committed_at` is the wall-clock time of
-    the commit, and `decision` what a look at the measured quantity decided after the update, None if none was due.
+    time before a resume. `remaining_seconds` is the time to the end of the run, by the model of the forecast; None
+    until it is fitted. The other fields are no columns of the history: `committed_at` is the wall-clock time of the
+    commit, `decision` what a look at the measured quantity decided after the update, None if none was due, and
+    `outlook` has the interval of the time left.
     """
 
     update: int
@@ -198,8 +247,15 @@ class HistoryRow:
     exchange_seconds: float
     wait_seconds: float
     seconds: float
+    remaining_seconds: float | None = None
     committed_at: float = 0.0
     decision: BatchDecision | None = None
+    outlook: Outlook | None = None
+
+    @property
+    def update_seconds(self) -> float:
+        """Return how long the update took, without what came between it and the one before."""
+        return self.compute_seconds + self.exchange_seconds + self.wait_seconds
 
     @classmethod
     def now(
@@ -236,6 +292,18 @@ class EvaluationRow:
     seconds: float
     loss: float
     metrics: Mapping[str, float]
+
+    def to_json(self) -> dict[str, float]:
+        """Return the row as checkpoints keep it."""
+        own = {"update": self.update, "epoch": self.epoch, "seconds": self.seconds, "loss": self.loss}
+        return {**own, **self.metrics}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, float | None]) -> Self:
+        """Return the row of a record that `to_json` made; null stands for a number that is not finite."""
+        numbers = {name: math.nan if value is None else float(value) for name, value in record.items()}
+        own = [numbers.pop(name) for name in EVALUATION_HEADER]
+        return cls(int(own[0]), own[1], own[2], own[3], numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,8 +344,10 @@ class ResizeRow:
         return cls(int(record["update"]), int(record["from"]), int(record["to"]), float(record["pauseSeconds"]))
 
 
-HISTORY_COLUMNS = tuple(name for name in HistoryRow.__slots__ if name not in ("committed_at", "decision"))
+HISTORY_COLUMNS = tuple(name for name in HistoryRow.__slots__ if name not in ("committed_at", "decision", "outlook"))
 HISTORY_HEADER = tuple(to_camel(name) for name in HISTORY_COLUMNS)
+FORMER_HEADER = HISTORY_HEADER[:-1]
+"""The columns of a run that an earlier version began; it goes on with them."""
 GROWTH_HEADER = tuple(to_camel(name) for name in GrowthRow.__slots__)
 _cells = attrgetter(*HISTORY_COLUMNS)
 _growth_cells = attrgetter(*GrowthRow.__slots__)
@@ -286,38 +356,59 @@ _growth_cells = attrgetter(*GrowthRow.__slots__)
 class History:
     """Appends a run's rows to the files in `directory`, created if missing; rows are buffered until `flush`."""
 
-    def __init__(self, directory: Path) -> None:
-        """Continue existing files. Raises OSError."""
+    def __init__(self, directory: Path, most: float = math.inf, *, new: bool = False) -> None:
+        """Continue existing files after update `most`, or make `new` ones. Nothing is written before the first row
+        that `flush` writes. Raises OSError.
+        """
         directory.mkdir(parents=True, exist_ok=True)
-        self._updates = RowFile(directory / HISTORY_FILE)
-        self._evaluations = RowFile(directory / EVALUATIONS_FILE)
-        self._growth = RowFile(directory / GROWTH_FILE)
+        self._directory = directory
+        self._updates = RowFile(directory / HISTORY_FILE, most, new=new)
+        self._evaluations = RowFile(directory / EVALUATIONS_FILE, most, new=new)
+        self._growth = RowFile(directory / GROWTH_FILE, most, new=new)
 
     @property
     def last_update(self) -> int:
         """Return the last update that has a row; 0 at first."""
         return self._updates.last
 
+    @property
+    def last_evaluated(self) -> int:
+        """Return the update of the last evaluation that has a row; 0 at first."""
+        return self._evaluations.last
+
+    @property
+    def last_look(self) -> int:
+        """Return the update of the last look at the measured quantity that has a row; 0 at first."""
+        return self._growth.last
+
     def append(self, row: HistoryRow) -> bool:
         """Append the row; return False if its update already has a row."""
         # A recovery repeats updates with the same result, and a member that became the reporter sends rows again.
         if row.update <= self._updates.last:
             return False
-        self._updates.append(HISTORY_HEADER, row.update, _cells(row))
+        header = HISTORY_HEADER
+        cells = tuple("" if cell is None else cell for cell in _cells(row))
+        if self._updates.header == FORMER_HEADER:
+            header = FORMER_HEADER
+            cells = cells[:-1]
+        self._updates.append(header, row.update, cells)
         return True
 
     def append_evaluation(self, row: EvaluationRow) -> bool:
         """Append the row; return False if its update was evaluated before."""
         if row.update <= self._evaluations.last:
             return False
-        cells = (row.update, row.epoch, row.seconds, row.loss, *row.metrics.values())
+        # An empty cell is a missing value for every reader of CSV; how NaN is written differs among them.
+        values = ("" if math.isnan(value) else value for value in (row.loss, *row.metrics.values()))
+        cells = (row.update, row.epoch, row.seconds, *values)
         self._evaluations.append((*EVALUATION_HEADER, *row.metrics), row.update, cells)
         return True
 
     def append_growth(self, row: GrowthRow) -> None:
-        """Append the row unless its update already has a row."""
+        """Append and write the row unless its update already has a row."""
         if row.update > self._growth.last:
             self._growth.append(GROWTH_HEADER, row.update, _growth_cells(row))
+            self._growth.flush()  # a reader of history.csv finds the decisions that led to its batches
 
     def truncate(self, update: int) -> None:
         """Drop the rows after `update`, at which a resume continues; each file is cut completely or not at all."""
@@ -328,6 +419,12 @@ class History:
         """Write buffered rows to the operating system. Raises OSError with the file's name."""
         for file in self._files:
             file.flush()
+
+    def sync(self) -> None:
+        """Write buffered rows, and wait until the disk has them. Raises OSError with the file's name."""
+        waited = [file.sync() for file in self._files]
+        if any(waited):
+            flush_folder(self._directory)  # a file may be new
 
     def close(self) -> None:
         """Flush and close all files; a second call does nothing. Raises OSError with a file's name."""

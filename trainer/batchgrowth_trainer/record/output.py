@@ -2,7 +2,9 @@
 
 import fcntl
 import json
+import math
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -11,14 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from batchgrowth.errors import CheckpointError, Interrupted, StorageError, Superseded
+from batchgrowth.manifest.files import read_regular
 from batchgrowth.spec import BatchGrowthJob
 
+from batchgrowth_trainer.record.checkpoint import folders_in
 from batchgrowth_trainer.record.functions import FUNCTION_FILE
 from batchgrowth_trainer.record.history import EVALUATIONS_FILE, GROWTH_FILE, HISTORY_FILE
-from batchgrowth_trainer.record.runs import JOB_FILE, SUMMARY_FILE, manifest_text, read_summary
-from batchgrowth_trainer.record.storage import replace_file, storage_error
+from batchgrowth_trainer.record.origin import ORIGIN_FILE
+from batchgrowth_trainer.record.runs import JOB_FILE, manifest_text
+from batchgrowth_trainer.record.storage import CHECKPOINTS, open_own, replace_file, storage_error
+from batchgrowth_trainer.record.summary import SUMMARY_FILE, read_summary
 
-CHECKPOINTS = "checkpoints"
 EARLIER = "earlier"
 WEIGHTS_FILE = "model.safetensors"
 BEST_FILE = "best.safetensors"
@@ -30,6 +35,7 @@ _OF_A_RUN = (
     CHECKPOINTS,
     JOB_FILE,
     FUNCTION_FILE,
+    ORIGIN_FILE,
     HISTORY_FILE,
     EVALUATIONS_FILE,
     GROWTH_FILE,
@@ -41,6 +47,8 @@ _OF_A_RUN = (
     "plot.html",
     *TRACKED,
 )
+_SHARED = (FUNCTION_FILE, ORIGIN_FILE, HISTORY_FILE, EVALUATIONS_FILE, GROWTH_FILE)
+_RESULTS = ("plot.png", "plot.html", JOB_FILE, BEST_FILE, WEIGHTS_FILE, SUMMARY_FILE)
 _LOCK_FILE = ".lock"
 _LOCK_RETRY_SECONDS = 0.5
 
@@ -65,7 +73,7 @@ class OutputFolder:
         self.path = path
         make_folder(path)
         try:
-            self._lock = os.open(path / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+            self._lock = open_own(path / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)  # who can open it can lock it
         except OSError as error:
             raise _cannot_write(path, error) from error
         self._token = uuid.uuid4().hex.encode()
@@ -108,7 +116,7 @@ class OutputFolder:
     def check_held(self) -> None:
         """Raise Superseded if another run has locked the folder meanwhile, StorageError if the lock cannot be read."""
         try:
-            holder = (self.path / _LOCK_FILE).read_bytes()
+            holder = read_regular(self.path / _LOCK_FILE)
         except FileNotFoundError:
             return  # removed by a user; no other run has made it again
         except OSError as error:
@@ -129,17 +137,49 @@ class OutputFolder:
         except CheckpointError:
             return None
 
+    @property
+    def has_a_run(self) -> bool:
+        """Return whether the folder has files of a run."""
+        return any((self.path / name).exists() for name in _OF_A_RUN)
+
+    @property
+    def has_weights(self) -> bool:
+        """Return whether the final weights are here; a resume writes them again if they are not."""
+        return (self.path / WEIGHTS_FILE).is_file()
+
+    def earlier_checkpoints(self) -> list[Path]:
+        """Return the folders of earlier runs that have checkpoints, the newest run first."""
+        runs = sorted((path for path in (self.path / EARLIER).glob("*") if path.is_dir()), key=_age, reverse=True)
+        return [path for path in runs if folders_in(path / CHECKPOINTS)]
+
     def set_earlier_run_aside(self) -> Path | None:
         """Move the files of an earlier run into earlier/N, and return that folder; None if there were no files."""
         left = [self.path / name for name in _OF_A_RUN if (self.path / name).exists()]
         if not left:
             return None
+        aside = self._new_earlier()
+        for path in left:
+            path.rename(aside / path.name)
+        return aside
+
+    def set_results_aside(self) -> Path:
+        """Move the results of a finished run that goes on into earlier/N, with copies of its history, and return that
+        folder.
+        """
+        aside = self._new_earlier()
+        for name in _SHARED:
+            if (self.path / name).is_file():
+                shutil.copyfile(self.path / name, aside / name)
+        for name in _RESULTS:
+            if (self.path / name).is_file():
+                (self.path / name).rename(aside / name)
+        return aside
+
+    def _new_earlier(self) -> Path:
         names = (path.name for path in (self.path / EARLIER).glob("*"))
         number = 1 + max((int(name) for name in names if name.isdecimal()), default=0)  # a user may rename some
         aside = self.path / EARLIER / str(number)
         aside.mkdir(parents=True)
-        for path in left:
-            path.rename(aside / path.name)
         return aside
 
     def write(self, name: str, data: bytes) -> Path:
@@ -160,7 +200,26 @@ class OutputFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> Path:
         """Write summary.json, whose presence marks the run as finished."""
-        return self.write(SUMMARY_FILE, (json.dumps(summary, indent=2) + "\n").encode())
+        return self.write(SUMMARY_FILE, (json_text(summary) + "\n").encode())
+
+
+def json_text(values: Mapping[str, Any]) -> str:
+    """Return the values as JSON that every reader takes: a number that is not finite is null, as JSON has no NaN."""
+    return json.dumps(_finite(values), indent=2, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _age(earlier: Path) -> tuple[int, str]:
+    return (int(earlier.name) if earlier.name.isdecimal() else 0, earlier.name)
 
 
 def make_folder(path: Path) -> None:

@@ -1,9 +1,8 @@
-"""Checkpoints in an object store, which needs no lock: objects never change, and no object points at the newest
-checkpoint.
-"""
+"""Checkpoints in an object store. No lock is needed: objects never change, and none points at the newest checkpoint."""
 
 import os
 import re
+import ssl
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -13,15 +12,18 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import obstore
 from batchgrowth.errors import CheckpointError, StorageError
+from batchgrowth.manifest.files import open_regular, read_regular
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import MemoryStore, ObjectStore, from_url
 
 from batchgrowth_trainer.record import checkpoint, storage
-from batchgrowth_trainer.record.checkpoint import Damaged, Saved
+from batchgrowth_trainer.record.checkpoint import Damaged, Foreign, Judge, Manifest, Saved
 from batchgrowth_trainer.record.history import EVALUATIONS_FILE, GROWTH_FILE, HISTORY_FILE, RowFile
+from batchgrowth_trainer.record.origin import ORIGIN_FILE
 from batchgrowth_trainer.record.output import BEST_FILE, WEIGHTS_FILE
-from batchgrowth_trainer.record.runs import JOB_FILE, SUMMARY_FILE
+from batchgrowth_trainer.record.runs import JOB_FILE
 from batchgrowth_trainer.record.snapshot import Snapshot
+from batchgrowth_trainer.record.summary import SUMMARY_FILE
 
 # --- A bucket of an object store, and what its errors mean for a run: see `record.storage` ---
 # The texts of a store's errors may quote keys, so messages hold only its status and error code.
@@ -38,6 +40,27 @@ _PASSING_STATUS = {408, 409, 425, 429}
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>|\"reason\": ?\"(\w{1,64})\"")
 _LASTING = ("must be specified", "redirect without LOCATION", "InvalidConfig", "Unknown configuration", "Unable to")
+_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
+_NOT_OF_ITS_HOST = (
+    CheckpointError,
+    "its certificate is of another host; give the host that the certificate names in the endpoint, such as "
+    "AWS_ENDPOINT_URL in the Secret spec.checkpoint.secretName",
+)
+_NOT_NOW = StorageError, "its certificate has expired or is not valid yet; renew it, or set the node's clock"
+_OF_CERTIFICATES: dict[str, tuple[type[CheckpointError], str]] = {
+    "UnknownIssuer": (
+        CheckpointError,
+        "its certificate is of a CA that the trainer does not trust; name a ConfigMap with the CA's certificate in "
+        "spec.checkpoint.caConfigMap",
+    ),
+    "NotValidForName": _NOT_OF_ITS_HOST,
+    "NotValidForNameContext": _NOT_OF_ITS_HOST,
+    "Expired": _NOT_NOW,
+    "ExpiredContext": _NOT_NOW,
+    "NotValidYet": _NOT_NOW,
+    "NotValidYetContext": _NOT_NOW,
+}
+"""By the name of what is wrong with a store's certificate in the store's errors."""
 _OF_CREDENTIALS = ("169.254.169.254", "metadata.google.internal", "/token", "Credential")
 
 
@@ -60,11 +83,14 @@ class Bucket:
         self.uri = uri.rstrip("/")
 
     @classmethod
-    def at(cls, uri: str) -> Self:
-        """Open the bucket of a URI, with the environment's credentials and endpoint or the process's account."""
+    def at(cls, uri: str, authorities: Path | None = None) -> Self:
+        """Open the bucket of a URI, with the environment's credentials and endpoint or the process's account.
+
+        `authorities` is a PEM file with certificates of CAs that are trusted for it, besides the machine's.
+        """
         plain = any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS)
         options: Any = _CLIENT | {"allow_http": plain}
-        with _told(uri, "cannot be used"):
+        with _told(uri, "cannot be used"), _trusting(authorities, uri):
             return cls(from_url(uri.rstrip("/"), client_options=options, retry_config=_RETRIES), uri)
 
     def entries(self, *folders: str) -> dict[str, StoredObject]:
@@ -106,6 +132,35 @@ class Bucket:
 
 
 @contextmanager
+def _trusting(authorities: Path | None, uri: str) -> Iterator[None]:
+    """Trust the CAs in the file, besides the machine's, for stores that are opened inside the block.
+
+    The store's client reads these variables once, and has no option for more than one of the two.
+    """
+    if authorities is None:
+        yield
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(authorities)
+    except OSError as error:  # as ssl.SSLError is
+        why = f"{authorities.name} holds no certificate that can be read: {error}"
+        hint = "give a ConfigMap whose entry ca.crt has certificates as PEM in spec.checkpoint.caConfigMap"
+        raise CheckpointError(f"{uri}: cannot be used: {why}; {hint}.") from None
+    usual = ssl.get_default_verify_paths()
+    trusted = {"SSL_CERT_FILE": str(authorities), "SSL_CERT_DIR": usual.capath or usual.openssl_capath}
+    before = {name: os.environ.get(name) for name in trusted}
+    os.environ.update(trusted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
 def _told(uri: str, what: str) -> Iterator[None]:
     """Turn the store's errors inside the block into CheckpointErrors that quote no credential."""
     try:
@@ -117,7 +172,7 @@ def _told(uri: str, what: str) -> Iterator[None]:
 
 def _meaning(error: Exception) -> tuple[type[CheckpointError], str]:
     """Return the kind of error, and a text that explains it and names a remedy."""
-    text = str(error).partition("\n\nDebug source")[0]
+    text, _, detail = str(error).partition("\n\nDebug source")
     status = int((_STATUS.search(text) or ["", "0"])[1])
     code = _code(text)
     said = " ".join(filter(None, (f"HTTP {status}" if status else "", code)))
@@ -135,6 +190,11 @@ def _meaning(error: Exception) -> tuple[type[CheckpointError], str]:
     if any(words in text for words in _OF_CREDENTIALS):
         hint = "name a Secret with them in spec.checkpoint.secretName, or give the trainer's service account access"
         return StorageError, f"no credentials were found; {hint}"
+    refused = _CERTIFICATE.search(detail)
+    if refused is not None:
+        return _OF_CERTIFICATES.get(refused[1], (CheckpointError, f"its certificate is refused ({refused[1]})"))
+    if "InvalidContentType" in detail:
+        return CheckpointError, "the store does not speak TLS; begin its endpoint with http:// in the Secret"
     return StorageError, "the store does not answer"
 
 
@@ -154,7 +214,7 @@ FILES = (HISTORY_FILE, EVALUATIONS_FILE, GROWTH_FILE)
 
 
 class Piece(NamedTuple):
-    """A range of a file's bytes; the name has its SHA-256."""
+    """A range of a file's bytes; the name has the beginning of its SHA-256."""
 
     begin: int
     end: int
@@ -181,12 +241,12 @@ class Pieces:
 
     def read(self, file: str, piece: Piece) -> bytes:
         """Return the bytes of a piece. Raises OSError."""
-        with (self._folder / file).open("rb") as opened:
+        with open_regular(self._folder / file) as opened:
             opened.seek(piece.begin)
             return opened.read(piece.end - piece.begin)
 
     def restore(
-        self, pieces: Mapping[str, Sequence[Sequence[int | str]]], update: int, fetch: Callable[[str], bytes]
+        self, pieces: Mapping[str, Sequence[checkpoint.Piece]], update: int, fetch: Callable[[str], bytes]
     ) -> None:
         """Write the files from these pieces, up to the row of that update.
 
@@ -194,14 +254,14 @@ class Pieces:
         """
         for file in FILES:
             path = self._folder / file
-            self._of[file] = [Piece(*piece) for piece in pieces[file]]  # type: ignore[arg-type]
+            self._of[file] = [Piece(*piece) for piece in pieces[file]]
             path.unlink(missing_ok=True)
             for piece in self._of[file]:
                 data = fetch(piece.name)
                 if piece.name != _name(file, piece.begin, piece.end, data):
                     text = f"{piece.name} is not what was written ({len(data)} bytes, other digest)"
                     raise checkpoint.Damaged(text, piece.name)
-                with path.open("ab") as opened:
+                with os.fdopen(storage.open_own(path, storage.APPEND), "ab") as opened:
                     opened.write(data)
             RowFile(path).truncate(update)
             size = path.stat().st_size if path.exists() else 0
@@ -232,9 +292,9 @@ def grown(ends: Sequence[int], size: int) -> list[int]:
 
 
 # The objects of a run:
-#     checkpoints/update-N-DIGEST.json   a manifest, written last: with it a checkpoint is whole
-#     states/update-N-SHA256             the state after update N, the same bytes from any trainer
-#     rows/FILE/BEGIN-END-SHA256         a piece of history.csv, evaluations.csv or growth.csv
+#     checkpoints/update-N-DIGEST.json   a checkpoint's manifest, written last: with it the checkpoint is whole
+#     states/update-N-DIGEST             the state after update N, the same bytes from any trainer
+#     rows/FILE/BEGIN-END-DIGEST         a piece of history.csv, evaluations.csv or growth.csv
 #     summary.json, model.safetensors, … the results of a finished run
 # A resume lists the manifests and takes the newest that is whole. So a trainer that is late can only add an older state
 # beside the newer one, and never replaces it.
@@ -255,11 +315,14 @@ _T = TypeVar("_T")
 class RemoteCheckpoints:
     """The checkpoints of one run, with the row files and results of the run, which are in `folder`."""
 
-    def __init__(self, bucket: Bucket, folder: Path, mathematics: Mapping[str, Any], keep: int) -> None:
+    def __init__(
+        self, bucket: Bucket, folder: Path, mathematics: Mapping[str, Any], keep: int, judge: Judge | None = None
+    ) -> None:
         self._bucket = bucket
         self._folder = folder
         self._mathematics = mathematics
         self._keep = keep
+        self._judge = judge
         self._pieces = Pieces(folder)
         self._update = 0
         self._parts: dict[str, frozenset[str]] = {}
@@ -280,6 +343,9 @@ class RemoteCheckpoints:
             orphans = [n for n, entry in parts.items() if n not in needed and last - entry.modified > _ORPHANED]
             _patiently(lambda: self._bucket.delete(orphans))
 
+    def try_out(self, size: int) -> None:
+        """Do nothing: `prepare` has written an object, and a store has room."""
+
     def resume(self, note: Callable[[str], None]) -> Saved | None:
         """Return the newest whole checkpoint, and put the run's rows and summary, if any, into the folder.
 
@@ -290,7 +356,7 @@ class RemoteCheckpoints:
             summary = _patiently(lambda: self._bucket.get(SUMMARY_FILE)) if saved else None
             (self._folder / SUMMARY_FILE).unlink(missing_ok=True)
             if summary is not None:
-                (self._folder / SUMMARY_FILE).write_bytes(summary)
+                storage.write_file(self._folder / SUMMARY_FILE, summary, durable=False)
         return saved
 
     def load_latest(self, note: Callable[[str], None]) -> Saved | None:
@@ -328,14 +394,22 @@ class RemoteCheckpoints:
         self._bucket.put(name, manifest)
         self._parts[name] = _parts(state_name, rows)
         self._update = snapshot.position.update
-        self._drop_old({*_manifests(entries), name}, name)
+        self._drop_old({*_manifests(entries), name}, name, checkpoint.covered_in(story))
         return len(state)
+
+    def drop_after(self, update: int) -> None:
+        """Delete the manifests of later updates, without which their objects count for nothing. Raises CheckpointError,
+        StorageError.
+        """
+        names = sorted(_manifests(_patiently(self._entries)), key=_update_of, reverse=True)
+        _patiently(lambda: self._bucket.delete([name for name in names if _update_of(name) > update]))
+        self._pieces = Pieces(self._folder)  # the rows of these updates are about to be cut, and made again
 
     def keep_results(self) -> None:
         """Upload the files of a finished run, the summary last. Raises CheckpointError, StorageError."""
-        for name in (JOB_FILE, *FILES, WEIGHTS_FILE, BEST_FILE, SUMMARY_FILE):
+        for name in (JOB_FILE, ORIGIN_FILE, *FILES, WEIGHTS_FILE, BEST_FILE, SUMMARY_FILE):
             with storage.reported_as_checkpoint_error():
-                data = (self._folder / name).read_bytes() if (self._folder / name).exists() else None
+                data = read_regular(self._folder / name) if (self._folder / name).exists() else None
             if data is not None:
                 self._bucket.put(name, data)
 
@@ -370,19 +444,27 @@ class RemoteCheckpoints:
         )
 
     def _read(self, name: str, with_rows: bool) -> Saved:
-        manifest = checkpoint.read_manifest(self._object(name))
-        if why := checkpoint.foreign(manifest, self._mathematics, "spec.checkpoint.uri"):
-            raise CheckpointError(f"{self.place}/{name} {why}")
-        self._parts[name] = _parts(manifest["object"], manifest["rows"])
+        manifest = self._manifest(name)
+        self._parts[name] = _parts(manifest.object, manifest.rows)
         try:
-            saved = checkpoint.read_state(manifest, self._object(manifest["object"]))
+            saved = checkpoint.read_state(manifest, self._object(manifest.object))
         except Damaged as error:
-            raise Damaged(str(error), manifest["object"]) from error
+            raise Damaged(str(error), manifest.object) from error
+        try:
+            saved = checkpoint.judged(manifest, saved, self._mathematics, self._judge)
+        except Foreign as foreign:
+            raise foreign.told(f"{self.place}/{name}", "spec.checkpoint.uri") from None
         if with_rows:
             self._update = saved.snapshot.position.update
             with storage.reported_as_checkpoint_error():
-                self._pieces.restore(manifest["rows"], self._update, self._object)
+                self._pieces.restore(manifest.rows, self._update, self._object)
         return saved
+
+    def _manifest(self, name: str) -> Manifest:
+        manifest = checkpoint.read_manifest(self._object(name), name.removeprefix(_MANIFESTS))
+        if not manifest.object.startswith(_STATES) or not manifest.rows.keys() >= set(FILES):
+            raise Damaged(f"{checkpoint.MANIFEST} does not name the objects of a checkpoint")
+        return manifest
 
     def _object(self, name: str) -> bytes:
         data = _patiently(lambda: self._bucket.get(name))
@@ -390,13 +472,16 @@ class RemoteCheckpoints:
             raise Damaged(f"{name} is missing")
         return data
 
-    def _drop_old(self, manifests: Collection[str], mine: str) -> None:
+    def _drop_old(self, manifests: Collection[str], mine: str, covered: Collection[int]) -> None:
         """Delete the manifests beyond the newest `keep`, and the objects that only these manifests needed.
 
-        Keep this trainer's newest manifest in any case. Objects that cannot be deleted now are left for the next time.
+        Keep the newest up to each update in `covered`, and this trainer's newest manifest in any case. Objects that
+        cannot be deleted now are left for the next time.
         """
         by_update = sorted(manifests, key=_update_of, reverse=True)
         newest = sorted({_update_of(name) for name in by_update}, reverse=True)[: self._keep]
+        for update in covered:
+            newest += [_update_of(name) for name in by_update if _update_of(name) <= update][:1]
         old = [name for name in by_update if _update_of(name) not in newest and name != mine]
         try:
             needed = self._needed_by(set(by_update).difference(old)) if old else None
@@ -414,10 +499,10 @@ class RemoteCheckpoints:
         for name in manifests:
             if name not in self._parts:
                 try:
-                    manifest = checkpoint.read_manifest(self._object(name))
+                    manifest = self._manifest(name)
                 except Damaged:
                     return None
-                self._parts[name] = _parts(manifest["object"], manifest["rows"])
+                self._parts[name] = _parts(manifest.object, manifest.rows)
         return frozenset[str]().union(*(self._parts[name] for name in manifests))
 
 

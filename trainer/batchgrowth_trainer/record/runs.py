@@ -1,7 +1,8 @@
 """Reads back the files of a run: its manifest, the plan that was decided, its history."""
 
-import json
+import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,13 @@ import yaml
 from batchgrowth.errors import CheckpointError, DataError, Fault, SpecError
 from batchgrowth.growth import Course
 from batchgrowth.manifest.reading import load_manifest, read_manifest
-from batchgrowth.plan import BatchDecision
+from batchgrowth.plan import BatchDecision, make_plan
 from batchgrowth.spec import BatchGrowthJob, differences, mathematics
 
 from batchgrowth_trainer.record.history import (
     EVALUATION_HEADER,
     EVALUATIONS_FILE,
+    FORMER_HEADER,
     GROWTH_FILE,
     HISTORY_FILE,
     HISTORY_HEADER,
@@ -24,7 +26,8 @@ from batchgrowth_trainer.record.history import (
     HistoryRow,
     whole_lines,
 )
-from batchgrowth_trainer.record.storage import storage_error
+from batchgrowth_trainer.record.storage import CHECKPOINTS
+from batchgrowth_trainer.record.summary import read_summary
 
 JOB_FILE = "job.yaml"
 
@@ -79,14 +82,54 @@ def recorded_course(directory: Path, manifest: Path | None = None, overrides: Se
 
 
 def decisions_of(directory: Path, job: BatchGrowthJob) -> list[BatchDecision]:
-    """Return the decisions of a run that changed the wanted batch size."""
-    wanted = job.spec.batch.initial
-    changes = []
+    """Return the decisions of a run that changed the wanted batch size.
+
+    The summary has those of a finished run, and the newest checkpoint those until then; growth.csv adds later ones.
+    Raises DataError if the history shows that one is missing.
+    """
+    if not job.spec.batch.growth.entry.quantity:
+        return []
+    until, decisions = _kept_decisions(directory)
+    wanted = decisions[-1].wanted if decisions else job.spec.batch.initial
     for look in read_looks(directory):
-        if look.wanted != wanted:
+        if look.update > until and look.wanted != wanted:
             wanted = look.wanted
-            changes.append(BatchDecision(look.update, wanted, look.value))
-    return changes
+            decisions.append(BatchDecision(look.update, wanted, look.value))
+    _check_decisions(directory, job, decisions)
+    return decisions
+
+
+def _kept_decisions(directory: Path) -> tuple[int, list[BatchDecision]]:
+    """Return the decisions in the summary, else in the newest checkpoint, and the update until which they count."""
+    # Here, because checkpoints need torch, whose import takes longer than reading a run with a declared growth.
+    from batchgrowth_trainer.record.checkpoint import newest_whole
+    from batchgrowth_trainer.record.decided import decisions_in
+
+    summary = None
+    with suppress(CheckpointError):  # a damaged summary says nothing, and the checkpoint says the same
+        summary = read_summary(directory)
+    if summary is not None and summary.get("decisions") is not None:
+        rows = summary["decisions"]
+        values = (math.nan if row["value"] is None else row["value"] for row in rows)
+        kept = [BatchDecision(r["update"], r["batchSize"], value) for r, value in zip(rows, values, strict=True)]
+        return summary["updates"], kept
+    saved = newest_whole(directory / CHECKPOINTS)
+    if saved is None:
+        return 0, []
+    return saved.snapshot.position.update, list(decisions_in(saved.snapshot.tensors))
+
+
+def _check_decisions(directory: Path, job: BatchGrowthJob, decisions: Sequence[BatchDecision]) -> None:
+    """Raise DataError if the history has a batch that does not follow from these decisions."""
+    plan = make_plan(job.spec, decisions)
+    for row in read_history(directory):
+        expected = plan.stage_at(row.update - 1).batch_size
+        if row.batch_size != expected:
+            raise DataError(
+                f"{directory}: update {row.update:,} had a batch of {row.batch_size:,}, and the decisions that are "
+                f"left make {expected:,}: a row of {GROWTH_FILE} is missing. Copy the whole folder of the run again, "
+                f"with {GROWTH_FILE} and its {CHECKPOINTS}"
+            )
 
 
 def read_looks(directory: Path) -> tuple[GrowthRow, ...]:
@@ -127,7 +170,6 @@ def _text(document: dict[str, Any]) -> str:
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
 
 
-SUMMARY_FILE = "summary.json"
 _COUNTS = [HISTORY_HEADER.index(name) for name in ("update", "stage", "batchSize", "workers")]
 
 
@@ -154,26 +196,33 @@ def read_run(directory: Path) -> RecordedRun:
     path = directory / HISTORY_FILE
     if not path.is_file():
         raise DataError(f"{directory}: there is no {HISTORY_FILE} here; name the --output-dir of a run")
-    history = _read_history(path)
+    history = read_history(directory)
     if not history:
         raise DataError(f"{path}: no update is recorded yet; wait for the run's first updates")
     return RecordedRun(
         directory,
         history,
         _read_evaluations(directory / EVALUATIONS_FILE),
-        read_summary(directory),
+        read_summary(directory, whole=False),
         read_looks(directory),
         measured_quantity(directory),
     )
 
 
-def _read_history(path: Path) -> tuple[HistoryRow, ...]:
+def read_history(directory: Path) -> tuple[HistoryRow, ...]:
+    """Return the rows of history.csv, without a torn last line; none if there is no such file.
+
+    Raises DataError if it has other columns.
+    """
+    path = directory / HISTORY_FILE
+    if not path.is_file():
+        return ()
     header, *lines = whole_lines(path) or [""]
-    if lines and tuple(header.rstrip("\n").split(",")) != HISTORY_HEADER:
+    if lines and tuple(header.rstrip("\n").split(",")) not in (HISTORY_HEADER, FORMER_HEADER):
         raise DataError(f"{path}: columns are {header.strip()!r}; expected {','.join(HISTORY_HEADER)}")
     rows = []
     for line in lines:
-        cells: list[Any] = list(map(float, line.split(",")))
+        cells: list[Any] = [float(cell) if cell.strip() else None for cell in line.split(",")]
         for column in _COUNTS:
             cells[column] = int(cells[column])
         rows.append(HistoryRow(*cells))
@@ -187,36 +236,7 @@ def _read_evaluations(path: Path) -> tuple[EvaluationRow, ...]:
     metrics = header.rstrip("\n").split(",")[len(EVALUATION_HEADER) :]
     rows = []
     for line in lines:
-        update, *cells = line.split(",")
-        epoch, seconds, loss, *values = map(float, cells)
+        update, *cells = line.rstrip("\n").split(",")
+        epoch, seconds, loss, *values = (float(cell or "nan") for cell in cells)
         rows.append(EvaluationRow(int(update), epoch, seconds, loss, dict(zip(metrics, values, strict=True))))
     return tuple(rows)
-
-
-def read_summary(directory: Path) -> dict[str, Any] | None:
-    """Return the content of summary.json, or None if it is missing.
-
-    Raises CheckpointError if it is damaged or unreadable.
-    """
-    path = directory / SUMMARY_FILE
-    try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise storage_error(f"{path} cannot be read ({error.strerror}); try again", error) from error
-    except ValueError as error:
-        raise CheckpointError(f"{path}: not JSON ({error}); delete it or run the job again") from error
-    if not isinstance(summary, dict):
-        raise CheckpointError(f"{path}: a {type(summary).__name__}, not an object; delete it or run the job again")
-    return summary
-
-
-def evaluation_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the names and values of a summary's early stop and best evaluation."""
-    facts = []
-    if early := summary.get("stoppedEarly"):
-        facts.append(("ended early", f"after epoch {early['afterEpoch']}"))
-    if best := summary.get("best"):
-        facts.append((f"best {best['metric']}", f"{best['value']:.4f} of epoch {best['epoch']}"))
-    return facts

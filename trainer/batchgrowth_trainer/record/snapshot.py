@@ -52,6 +52,10 @@ def unpack_all(packed: Mapping[str, PackedTensor]) -> dict[str, Tensor]:
 
 BEST = "best."
 """Prefix of the names of the best weights, which a job may begin or cease to keep at any time."""
+MISSED = "missed"
+"""Name of the counts of updates without a gradient; checkpoints of earlier versions lack them, which means 0."""
+UNSTEPPED = "optimizer.unstepped"
+"""Name of the marks of parameters without a step; likewise."""
 PackedSnapshot = tuple[Position, Mapping[str, PackedTensor]]
 PackedTrained = tuple[PackedSnapshot, Mapping[str, PackedTensor], Mapping[str, PackedTensor] | None]
 
@@ -70,12 +74,16 @@ class Snapshot:
     def check_fits(self, live: Mapping[str, Tensor]) -> None:
         """Raise CheckpointError unless names, dtypes and lengths match the live state's vectors.
 
-        The snapshot may lack the best weights, or have them although the job does not keep them.
+        The snapshot may lack MISSED, UNSTEPPED and the best weights, or have these although the job does not keep them.
         """
         mine = {name: (str(t.dtype), t.numel()) for name, t in self.tensors.items()}
         theirs = {name: (str(t.dtype), t.numel()) for name, t in live.items()}
         odd = sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
-        odd = [name for name in odd if not name.startswith(BEST) or name in mine.keys() & theirs.keys()]
+        odd = [
+            name
+            for name in odd
+            if name in mine.keys() & theirs.keys() or not name.startswith((BEST, MISSED, UNSTEPPED))
+        ]
         if not odd:
             return
         pairs = "; ".join(f"{name}: saved {_kind(mine.get(name))}, needed {_kind(theirs.get(name))}" for name in odd)

@@ -2,25 +2,32 @@
 
 import errno
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 from batchgrowth.errors import CheckpointError, StorageError
+from batchgrowth.manifest.files import NOT_REGULAR
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_before_delay, wait_exponential
 
-from batchgrowth_trainer.user_errors import may_pass
+from batchgrowth_trainer.passing import may_pass
 
 # A StorageError may pass and is retried for a while: no space is left, a disk or its server fails, another run still
 # holds the lock. A CheckpointError would recur: a permission is missing, a path is no folder, a name is too long.
 
+CHECKPOINTS = "checkpoints"
+"""The folder of a run's checkpoints, in its output folder."""
 READ_SECONDS = 30.0
 """Time for which reading one file is retried."""
 LAST_SECONDS = 60.0
 """Time for which writing results is retried when a run ends or stops; half of a pod's grace period."""
 _FIRST_WAIT_SECONDS = 0.2
 _LONGEST_WAIT_SECONDS = 10.0
+
+APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+"""The flags for `open_own` of a file, perhaps a new one, that is written at its end."""
 
 _T = TypeVar("_T")
 
@@ -105,6 +112,7 @@ def named(path: Path) -> Iterator[None]:
 def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replace the file by `data`, flushed to the disk unless `durable` is False. Raises OSError."""
     unfinished = path.with_name(f".unfinished-{path.name}")
+    unfinished.unlink(missing_ok=True)  # of a run that was killed
     try:
         write_file(unfinished, data, durable=durable)
         unfinished.replace(path)
@@ -115,12 +123,32 @@ def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Write `data` to the file, and flush it to the disk if `durable`. Raises OSError."""
-    with named(path), path.open("wb") as file:
+    """Write `data` to a new file, and flush it to the disk if `durable`. Raises OSError, also if there is a file."""
+    with named(path), os.fdopen(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
         file.write(data)
         file.flush()
         if durable:
             os.fsync(file.fileno())
+
+
+def open_own(path: Path, flags: int, mode: int = 0o666) -> int:
+    """Open a file of the run for writing, with the flags of `os.open`, and return its descriptor.
+
+    A new file has this mode, less the umask.
+
+    Raises OSError if it is a symbolic link or no regular file: somebody may have put it there, so that the run writes
+    elsewhere.
+    """
+    try:
+        opened = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, mode)
+    except OSError as error:
+        if path.is_symlink():
+            raise OSError(error.errno, f"{path.name} is a symbolic link; remove it", str(path)) from error
+        raise
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise OSError(errno.EINVAL, f"{path.name} is {NOT_REGULAR}; remove it", str(path))
+    return opened
 
 
 def flush_folder(folder: Path) -> None:

@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,15 +15,16 @@ from batchgrowth.shards import shard_bounds, shard_runs
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, stop_any, wait_exponential
 from tenacity.stop import stop_base
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import TensorDataset
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from batchgrowth_trainer.replica.seeds import example_order, generator_states, reading_seed, seed_generators
+from batchgrowth_trainer.passing import may_pass
+from batchgrowth_trainer.replica.seeds import draw_seed, generator_states, reading_seed, seed_generators
 from batchgrowth_trainer.user_errors import (
     ReadFault,
     advice_for,
     is_of_the_device,
-    may_pass,
     reason,
     reported_as_workload_error,
     seen_at,
@@ -59,6 +61,12 @@ def run_of(rank: int, size: int, step: Step) -> tuple[int, int]:
 def none_known(_: Step) -> tuple[int, int]:
     """Return no shards: nothing is read ahead of the present update."""
     return 0, 0
+
+
+def example_order(seed: int, epoch: int, examples: int) -> Tensor:
+    """Return the epoch's permutation of the training examples, shape (examples,), int64."""
+    generator = torch.Generator().manual_seed(draw_seed(seed, "order", epoch))
+    return torch.randperm(examples, generator=generator)
 
 
 class Requests:
@@ -111,17 +119,19 @@ def read(workload: Workload, request: Request) -> tuple[Any, Any]:
     which is a ReadFault if the example might be read later or elsewhere, and WorkloadError.
     """
     dataset = workload.train
+    name = "train"
     if request.test is not None:
         dataset = workload.test_sets[request.test]
+        name = f"test[{request.test!r}]" if request.test else "test"
     if is_indexed(workload, dataset):
-        return fetch(dataset, request.indices)
+        return fetch(dataset, request.indices, name=name)
     seed_generators(request.seed)
     try:
-        return fetch(dataset, request.indices, collate=workload.collate)
+        return fetch(dataset, request.indices, collate=workload.collate, name=name)
     except ReadFault as fault:
         _LOG.warning("%s; reading it again", fault)
     seed_generators(request.seed)  # the examples before it may have drawn
-    return fetch(dataset, request.indices, _Retries(), workload.collate)
+    return fetch(dataset, request.indices, _Retries(), workload.collate, name)
 
 
 def is_indexed(workload: Workload, dataset: Dataset) -> bool:
@@ -172,9 +182,15 @@ def at_once(read: Callable[[], Any]) -> Any:
 
 
 def fetch(
-    dataset: Dataset, indices: Tensor, attempt: Attempt = at_once, collate: Collate | None = None
+    dataset: Dataset,
+    indices: Tensor,
+    attempt: Attempt = at_once,
+    collate: Collate | None = None,
+    name: str = "train",
 ) -> tuple[Any, Any]:
     """Return the inputs and targets at `indices` (int64, shape (N,)), collated along a first axis of N.
+
+    `name` is that of the data set in the workload, for errors.
 
     A `TensorDataset` is indexed once per tensor, another data set by `__getitems__` if it has it, else item by item.
     If an example has more than two parts, the last is the target and the others are the inputs, as a tuple. If it is a
@@ -182,21 +198,22 @@ def fetch(
     Raises DataError if an item cannot be read, a ReadFault if that may pass, and WorkloadError if it has no target.
     """
     if type(dataset) is TensorDataset and collate is None:
-        return _pair([tensor[indices] for tensor in dataset.tensors])
+        return _pair([tensor[indices] for tensor in dataset.tensors], name)
     many = getattr(dataset, "__getitems__", None)
     numbers = indices.tolist()
+    of = f"of {type(dataset).__name__}", name
     if many is not None:
-        items = list(attempt(lambda: _read(many, numbers, dataset, numbers)))
+        items = list(attempt(lambda: _read(many, numbers, of, numbers)))
     elif attempt is at_once:  # spares a call for each example
-        items = [_read(dataset.__getitem__, number, dataset, (number,)) for number in numbers]
+        items = [_read(dataset.__getitem__, number, of, (number,)) for number in numbers]
     else:
-        items = [attempt(partial(_read, dataset.__getitem__, number, dataset, (number,))) for number in numbers]
+        items = [attempt(partial(_read, dataset.__getitem__, number, of, (number,))) for number in numbers]
     source = collate or getattr(dataset, "__getitem__", None)
-    return _pair(_collated(items, collate, source), source)
+    return _pair(_collated(items, collate, source), name, source)
 
 
-def _pair(columns: Any, source: Any = None) -> tuple[Any, Any]:
-    """Split a batch, which the function `source` made, into inputs and target."""
+def _pair(columns: Any, name: str, source: Any = None) -> tuple[Any, Any]:
+    """Split a batch of the data set `name`, which the function `source` made, into inputs and target."""
     if isinstance(columns, (list, tuple)) and len(columns) == 2:
         return columns[0], columns[1]
     if isinstance(columns, Mapping):
@@ -213,20 +230,26 @@ def _pair(columns: Any, source: Any = None) -> tuple[Any, Any]:
         )
     if len(columns) < 2:
         raise WorkloadError(
-            f"workload.train: an example has {len(columns)} part; an (input, target) pair is needed "
+            f"workload.{name}: an example has {len(columns)} part; an (input, target) pair is needed "
             f"(without a target, give None){seen_at(source)}"
         )
     return tuple(columns[:-1]), columns[-1]
 
 
-def _read(get: Callable[[Any], Any], key: Any, dataset: Dataset, indices: Sequence[int]) -> Any:
-    """Return `get(key)`, the examples at `indices`. Raises DataError, which is a ReadFault if the error may pass."""
+def _read(get: Callable[[Any], Any], key: Any, of: tuple[str, str], indices: Sequence[int]) -> Any:
+    """Return `get(key)`, the examples at `indices` `of` a data set: its kind, and its name in the workload.
+
+    Raises DataError, which is a ReadFault if the error may pass.
+    """
     try:
         return get(key)
     except Exception as error:
         numbers = ", ".join(map(str, indices[:4])) + (" …" if len(indices) > 4 else "")
-        which = f"example{'s' if len(indices) > 1 else ''} {numbers} of {type(dataset).__name__}"
-        remedy = advice_for(error) or f"read it alone in Python to see the whole traceback: train[{indices[0]}]"
+        kind, name = of
+        which = f"example{'s' if len(indices) > 1 else ''} {numbers} {kind}"
+        if name != "train":
+            which += f", {name} of the workload"
+        remedy = advice_for(error) or f"read it alone in Python to see the whole traceback: {name}[{indices[0]}]"
         text = f"{which}: {reason(error)}; {remedy}"
         if may_pass(error) or is_of_the_device(error):
             raise ReadFault(text, which) from error
@@ -262,9 +285,10 @@ _COLLATED = {**default_collate_fn_map, type(None): _collated_none}
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """Return `value` with every tensor in it, also in tuples, lists and dicts, moved to `device`.
+    """Return `value` with every tensor in it, also in tuples, lists and mappings, moved to `device`.
 
-    A tensor is copied to a GPU from pinned memory, so the process does not wait for the copy.
+    A container keeps its type if it can be copied. Any other object that has a method `to`, as batches of graphs have,
+    moves itself. A tensor is copied to a GPU from pinned memory, so the process does not wait for the copy.
     """
     if device.type == "cpu":
         return value
@@ -274,10 +298,22 @@ def to_device(value: Any, device: torch.device) -> Any:
         if is_copied and not value.is_pinned():
             value = value.pin_memory()
         return value.to(device, non_blocking=True)
+    if isinstance(value, PackedSequence):  # a tuple of which one part must stay on the CPU
+        return value.to(device)  # type: ignore[arg-type]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(to_device(item, device) for item in value))
     if isinstance(value, (tuple, list)):
         return type(value)(to_device(item, device) for item in value)
-    if isinstance(value, dict):
-        return {key: to_device(item, device) for key, item in value.items()}
-    return value
+    if isinstance(value, Mapping):
+        return _mapping_like(value, {key: to_device(item, device) for key, item in value.items()})
+    move = getattr(value, "to", None)
+    return move(device) if callable(move) else value
+
+
+def _mapping_like(given: Mapping[Any, Any], items: dict[Any, Any]) -> Mapping[Any, Any]:
+    """Return the items in a mapping of the type of `given`, or in a dictionary if that cannot be written to."""
+    if type(given) is dict or not isinstance(given, MutableMapping):
+        return items
+    same = copy(given)
+    same.update(items)
+    return same

@@ -3,9 +3,10 @@
 import ctypes
 import os
 import shutil
+import stat
 import sysconfig
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def prepare_process(spec: JobSpec) -> None:
 
 
 def _keep_memory() -> None:
-    """Make glibc keep freed memory, also in the first thread, as `worker_environment` does from a process's start."""
+    """Make glibc keep freed memory in a process that was not started with the variables of `worker_environment`."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
@@ -78,12 +79,13 @@ class Compiled:
     """A compiled `function`, which never falls back to the interpreter."""
 
     def __init__(self, function: Callable[..., Any], spec: JobSpec, device: torch.device) -> None:
-        """Raise WorkloadError if this machine has no compiler for the device."""
+        """Raise WorkloadError if this machine has no compiler for the device, or others could change compiled code."""
         if lacking := _lacking(device):
             raise WorkloadError(
                 f"compile: true needs {lacking}, which this machine does not have. Install it, in pods by an image "
                 "FROM ours (docs/training.md), or remove compile from the spec."
             )
+        _keep_cache_private()
         self._most = spec.shard + MOST_OTHER_REASONS
         options: dict[str, str | int | bool | Callable[..., Any]]
         options = {"compile_threads": 1, "cpp.threads": spec.workers.threads, "deterministic": True}
@@ -107,6 +109,27 @@ class Compiled:
                 "examples differs from shard to shard, such as the length of the longest. Pad to a few lengths, keep "
                 f"numbers that change in tensors, or remove compile from the spec. torch says: {error}"
             ) from error
+
+
+def _keep_cache_private() -> None:
+    """Make torch's cache of compiled code a private folder, unless a variable names another.
+
+    Its default name is the same for each process of a user and lies in a folder to which everybody may write, so
+    another user can make it first. Raises WorkloadError if another user owns it or may write to it.
+    """
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    folder = Path(default_cache_dir())
+    if "TORCHINDUCTOR_CACHE_DIR" in os.environ:
+        return
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700, parents=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & stat.S_IWOTH:
+        raise WorkloadError(
+            f"compile: {folder}, where torch keeps compiled code, belongs to another user, or others may write to it, "
+            "and that code would run as you. Name a folder of your own by the variable TORCHINDUCTOR_CACHE_DIR"
+        )
 
 
 def _lacking(device: torch.device) -> str:

@@ -1,8 +1,10 @@
 """The mean loss and metrics over the test sets, in eval mode; the same numbers for any number of members."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -15,10 +17,13 @@ from torch import Tensor
 from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.data import Request, to_device
 from batchgrowth_trainer.replica.devices import autocast
+from batchgrowth_trainer.replica.flat import named_parameters
+from batchgrowth_trainer.replica.python_state import Change, PythonState, is_alike
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.seeds import draw_seed, seed_generators
+from batchgrowth_trainer.replica.weights import exported
 from batchgrowth_trainer.user_errors import reported_as_workload_error, seen_at
-from batchgrowth_trainer.workload import Workload, checked, predict
+from batchgrowth_trainer.workload import checked, predict
 
 # A test set is cut into fixed chunks. Each member evaluates a run of chunks, and their sums are added along the same
 # fixed tree as gradients. For metrics of the whole set, outputs and targets are gathered by adding them up too: each
@@ -26,10 +31,13 @@ from batchgrowth_trainer.workload import Workload, checked, predict
 
 MOST_NUMBERS = 20_000_000  # outputs or targets that are gathered for metrics of the whole set, as float64
 _CHUNK = 256  # examples per forward pass
+_TRIED = 4  # examples of each test set, before the first update
 _NO_WATCHDOG = nullcontext()
 
 Reduce = Callable[[Sequence[Tensor], int, Tensor], Tensor]
 """(rows of this member's nodes, number of chunks, room for the total) -> the total row."""
+Values = dict[tuple[str, str], float]
+"""What a few examples of a test set give, by the name of the function and that of the set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +91,136 @@ def _evaluated(
     shapes = first[0]
     row = gathered_row(chunks, shapes, len(test))
     total = reduce([row], size, _blank(shapes, len(test)))
-    seed_generators(draw_seed(replica.spec.seed, f"whole test set {name}", 0))  # members that draw must draw the same
-    return values | _of_the_whole_set(workload, len(test), shapes, total)
+    return values | _of_the_whole_set(replica, name, len(test), shapes, total)
+
+
+def training_loss(replica: Replica, indices: Tensor) -> float:
+    """Return the mean loss of the training examples at `indices`, shape (N,), int64, in eval mode.
+
+    They are not augmented. Raises WorkloadError and DataError.
+    """
+    sums: list[float] = []
+    with _evaluating(replica) as restore:
+        for first in range(0, len(indices), _CHUNK):
+            chunk = indices[first : first + _CHUNK]
+            request = Request(None, chunk, draw_seed(replica.spec.seed, "reading for the training loss", len(sums)))
+            with reported_as_workload_error(f"evaluating the training examples from {int(chunk[0])}"):
+                inputs, target = to_device(replica.loaders.read_aside(request), replica.device)
+                seed_generators(draw_seed(replica.spec.seed, "training loss", len(sums)))
+                with autocast(replica.spec, replica.device):
+                    values = replica.workload.values(replica.model, inputs, target)
+                losses = checked(values, len(chunk), function=replica.workload.loss)
+                sums.append(float(losses.double().sum()))
+            restore()
+    return math.fsum(sums) / len(indices)
+
+
+def try_evaluation(replica: Replica) -> None:
+    """Evaluate a few examples of each test set, and each metric on them; the replica stays as it was.
+
+    So an error is found before the first update, and not after the first epoch. The last chunk is tried too if it has
+    no more examples than that, since a metric may not expect so few. A metric of the whole set may need more: if it
+    fails on a few, the whole set is evaluated, whose error counts. If something has changed by then, all of it is done
+    once more, after other examples: the values must not depend on what was evaluated before. Raises what `evaluate`
+    does.
+    """
+    workload = replica.workload
+    places: dict[str, Any] = {"model": replica.model, "loss": workload.loss}
+    places |= {f"metrics.{name}": metric for name, metric in workload.metrics.items()}
+    places |= {f"whole_set_metrics.{name}": metric for name, metric in workload.whole_set_metrics.items()}
+    tensors = [*replica.tensors().values(), *named_parameters(replica.modules).values()]
+    state = PythonState(places, tensors, environment=True)
+    values = _tried(replica)
+    changes = state.changes()
+    if replica.spec.deterministic is not False and (changes or workload.whole_set_metrics):
+        state.restore()
+        with suppress(WorkloadError):  # the first examples of a set are all that a metric must be able to take
+            _tried(replica, begin=_TRIED, is_again=True)
+        _check_same(values, _tried(replica, is_again=True), changes, places)
+    state.restore()
+
+
+def _tried(replica: Replica, begin: int = 0, *, is_again: bool = False) -> Values:
+    """Return the values of a few examples of each test set from `begin` on, by the name of the function and the set.
+
+    A metric of the whole set that fails on a few examples is left out if this `is_again` what was tried before.
+    """
+    workload = replica.workload
+    values: Values = {}
+    for name, dataset in workload.test_sets.items():
+        first = _request(replica, name, 0)
+        last = _request(replica, name, (len(dataset) - 1) // _CHUNK)
+        few = first.indices[begin : begin + _TRIED]
+        tried = [replace(first, indices=few if len(few) else first.indices[:_TRIED])]
+        if len(last.indices) <= _TRIED < len(dataset):
+            tried.append(last)
+        with _evaluating(replica):
+            results = [_of_request(replica, request, iter([request])) for request in tried]
+        sums = torch.stack([one.sums for one in results]).sum(dim=0).tolist()
+        values |= zip(((f, name) for f in ("loss", *(f"metrics.{one}" for one in workload.metrics))), sums, strict=True)
+        if not workload.whole_set_metrics:
+            continue
+        count = len(tried[0].indices)
+        row = gathered_row({0: replace(results[0], first=0)}, results[0], count)
+        try:
+            of_set = _of_the_whole_set(replica, name, count, results[0], row)
+        except WorkloadError:
+            of_set = {}
+            if not is_again:
+                evaluate(replica, 0, 1, lambda rows, _number, _room: rows[0])
+        values |= {(f"whole_set_metrics.{one}", name): value for one, value in of_set.items()}
+    return values
+
+
+def _check_same(values: Values, again: Values, changes: Sequence[Change], functions: Mapping[str, Any]) -> None:
+    """Raise WorkloadError if the same examples have other values once others were evaluated, by these `functions`."""
+    for place, value in values.items():
+        if is_alike(value, again.get(place, value)):
+            continue
+        name = place[0]
+        change = next((one for one in changes if one.path.startswith(f"{name}.")), next(iter(changes), None))
+        because = ""
+        line = seen_at(functions[name])
+        if change is not None:
+            because = f"; {change.path} changes with each evaluation"
+            line = change.seen_at()
+        raise WorkloadError(
+            f"{name}: the same examples and weights give {value:g}, and {again[place]:g} once others were evaluated, "
+            f"so the values would depend on the workers{because}; compute a value from the arguments alone, since the "
+            f"trainer takes the mean over the test set{line}"
+        )
+
+
+@contextmanager
+def _evaluating(replica: Replica) -> Iterator[Callable[[], None]]:
+    """Put the modules into eval mode for the block, with the weights to evaluate; reset modes and buffers after it.
+
+    Yield a function that resets modes and buffers to those of the block's beginning.
+    """
+    with (
+        replica.evaluating() as restore_modes,
+        torch.no_grad(),
+        replica.as_evaluated(),
+        replica.buffers.kept() as start,
+    ):
+
+        def restore() -> None:
+            replica.buffers.restore(start)
+            restore_modes()
+
+        yield restore
 
 
 def computed(replica: Replica, name: str, run: tuple[int, int]) -> dict[int, Chunk]:
     """Return the results for that run of chunks of the named test set, by number."""
-    replica.model.eval()
-    start = replica.buffers.clone()
     chunks = {}
-    with torch.no_grad(), replica.as_evaluated():
+    with _evaluating(replica) as restore:
         for chunk in range(*run):
-            chunks[chunk] = _chunk(replica, name, range(chunk, run[1]))
+            coming = map(partial(_request, replica, name), range(chunk, run[1]))
+            chunks[chunk] = _of_request(replica, _request(replica, name, chunk), coming)
             if replica.on_shard is not None:
                 replica.on_shard()
-            replica.buffers.restore(start)  # if a model writes buffers in eval mode, the next chunk must not see it
-    replica.model.train()  # `sums` finds it in train mode then, and spares the walk over all modules
+            restore()  # if a model writes buffers in eval mode, or changes modes, the next chunk must not see it
     return chunks
 
 
@@ -136,17 +258,15 @@ def _request(replica: Replica, name: str, chunk: int) -> Request:
     return Request(name, indices, draw_seed(replica.spec.seed, f"reading for evaluation {name}", chunk))
 
 
-def _chunk(replica: Replica, name: str, coming: range) -> Chunk:
-    """Return the result of the next chunk."""
-    chunk = coming[0]
-    request = _request(replica, name, coming[0])
+def _of_request(replica: Replica, request: Request, coming: Iterator[Request]) -> Chunk:
+    """Return the result of these examples, the first of the requests that are `coming`."""
+    name = request.test or ""
     workload = replica.workload
     indices = request.indices
-    first = chunk * _CHUNK
+    first = int(indices[0])
     with reported_as_workload_error(f"evaluating the test examples{name and f' {name}'} from {first}"):
-        following = (_request(replica, name, each) for each in coming)
-        inputs, target = to_device(replica.loaders.read(request, lambda: following), replica.device)
-        seed_generators(draw_seed(replica.spec.seed, f"evaluation {name}", chunk))
+        inputs, target = to_device(replica.loaders.read(request, lambda: coming), replica.device)
+        seed_generators(draw_seed(replica.spec.seed, f"evaluation {name}", first // _CHUNK))
         with autocast(replica.spec, replica.device):
             output = predict(replica.model, inputs)
             values = [checked(workload.loss(output, target), len(indices), function=workload.loss)]
@@ -179,13 +299,16 @@ def _check_gathered(name: str, value: Any, examples: int, whole: int) -> None:
         )
 
 
-def _of_the_whole_set(workload: Workload, examples: int, shapes: Chunk, row: Tensor) -> dict[str, float]:
+def _of_the_whole_set(replica: Replica, test_set: str, examples: int, shapes: Chunk, row: Tensor) -> dict[str, float]:
+    seed_generators(
+        draw_seed(replica.spec.seed, f"whole test set {test_set}", 0)
+    )  # members that draw must draw the same
     parts = zip(_halves(row, shapes, examples), (shapes.output, shapes.target), strict=True)
     output, target = (
         part.reshape(examples, *like.shape[1:]).to(like.dtype) for part, like in parts if like is not None
     )
     values = {}
-    for name, metric in workload.whole_set_metrics.items():
+    for name, metric in replica.workload.whole_set_metrics.items():
         with reported_as_workload_error(f"whole_set_metrics.{name}"):
             value = metric(output, target)
             values[name] = _number(name, value, metric)
@@ -237,5 +360,5 @@ def is_judged(replica: Replica) -> bool:
 
 def trained_of(replica: Replica) -> Trained:
     """Return the result of training: the state, and the model's state dict now and at its best."""
-    best = replica.judgement.best_state_dict(replica.model, replica.model_tensors())
+    best = replica.judgement.best_state_dict(partial(exported, replica.modules), replica.model_tensors())
     return Trained(replica.snapshot(), replica.state_dict(), best)

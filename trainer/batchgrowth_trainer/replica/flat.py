@@ -6,22 +6,25 @@ broadcast, one checkpoint tensor and one optimizer step instead of a call per te
 A row has L = `Rows.length` float32 numbers, in three parts:
     gradient   of all parameters, `FlatParameters.length` numbers
     change     of all buffers, `FlatBuffers.length` numbers
-    tail       the quantities, two numbers of timing if the growth looks at a clock, and a member's request to stop
+    tail       for each parameter the number of examples without a gradient of it, the quantities, two numbers of timing
+               if the growth looks at a clock, and a member's request to stop
 Rows are added along one fixed tree (batchgrowth/sum_tree.py), so every number in them has the same bits for any number
 of members.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
+from batchgrowth.errors import WorkloadError
 from batchgrowth.looks import NOT_TIMED, Timing
 from batchgrowth.plan import Step
 from torch import Tensor, nn
 
+from batchgrowth_trainer.replica.shared_memory import Modules, Region, View, places_of, regions_of, repeats_elements
 from batchgrowth_trainer.user_errors import reported_as_workload_error, seen_at
 
 _ALIGNMENT = 16  # elements (64 bytes of float32), so that kernels take the same code path for every view
@@ -29,7 +32,7 @@ _ALIGNMENT = 16  # elements (64 bytes of float32), so that kernels take the same
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The position of one tensor in its flat vector."""
+    """The position of one tensor, or of a region that several share, in its flat vector."""
 
     name: str
     shape: tuple[int, ...]
@@ -55,43 +58,151 @@ def _lay_out_spans(named: Sequence[tuple[str, Tensor]]) -> tuple[list[Span], int
     return spans, end
 
 
-class FlatParameters:
-    """All trained parameters as one float32 leaf, `vector`, shape (length,); the module's parameters are views of it.
+@dataclass(frozen=True, slots=True)
+class _Tied:
+    """The position of a tensor in a region that it shares with others."""
 
-    Frozen parameters are left out, so that weight decay does not change them.
+    name: str
+    region: Span
+    view: View
+
+    def of(self, flat: Tensor) -> Tensor:
+        """Return the tensor's view of `flat`."""
+        return self.view.of(self.region.of(flat).view(-1))
+
+
+class _FlatLayout:
+    """The positions of tensors in a flat vector; those that share memory share a region, which has one span.
+
+    `of` has the position of each tensor, and of each follower of a region, by name.
+    """
+
+    def __init__(self, named: Mapping[str, Tensor], regions: Sequence[Region]) -> None:
+        region_of = {name: region for region in regions for name in region.owners}
+        units: dict[str, Tensor] = {}
+        for name, tensor in named.items():
+            region = region_of.get(name)
+            if region is None or (len(region.owners) == 1 and tensor.is_contiguous()):
+                units[name] = tensor
+            elif name == next(iter(region.owners)):
+                units[name] = region.memory_of(tensor)
+        self.spans, self.length = _lay_out_spans(list(units.items()))
+        self._units = units
+        self.of: dict[str, Span | _Tied] = {span.name: span for span in self.spans}
+        self.tied: list[list[str]] = []
+        """The names of tensors in a region of several."""
+        for region in regions:
+            first, *others = region.owners
+            if others:
+                self.tied.append([first, *others])
+            if first in self.of:
+                whole = next(span for span in self.spans if span.name == first)
+                for name, view in (region.owners | region.followers).items():
+                    if len(region.owners) > 1 or name != first or not named[first].is_contiguous():
+                        self.of[name] = _Tied(name, whole, view)
+
+    def copy_into(self, flat: Tensor) -> None:
+        """Copy the tensors to their positions."""
+        for span in self.spans:
+            span.of(flat).copy_(self._units[span.name])
+
+
+LOSS_PREFIX = "loss."
+"""Start of the names of what belongs to the module that computes the loss."""
+
+
+def modules_of(model: nn.Module, loss: nn.Module | None = None) -> Modules:
+    """Return what is trained, by the prefix of its names: the model, and the loss if that is a module."""
+    return {"": model} if loss is None else {"": model, LOSS_PREFIX: loss}
+
+
+def named_parameters(modules: Modules) -> dict[str, nn.Parameter]:
+    """Return the parameters of these modules by name, each once."""
+    known: set[int] = set()
+    found = {}
+    for prefix, module in modules.items():
+        for name, parameter in module.named_parameters():
+            if id(parameter) not in known:
+                known.add(id(parameter))
+                found[f"{prefix}{name}"] = parameter
+    return found
+
+
+class FlatParameters:
+    """All trained parameters as one float32 leaf, `vector`, shape (length,); the modules' parameters are views of it.
+
+    Frozen parameters are left out, so that weight decay does not change them. Parameters that share memory share it in
+    the vector too, where their gradients are added.
     """
 
     def __init__(
-        self, model: nn.Module, device: torch.device, is_last: Callable[[str, Tensor], bool] = lambda *_: False
+        self,
+        model: nn.Module,
+        device: torch.device,
+        is_last: Callable[[str, Tensor], bool] = lambda *_: False,
+        loss: nn.Module | None = None,
     ) -> None:
-        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        last = [one for one in named if is_last(*one)]
-        self.spans, self.length = _lay_out_spans([*(one for one in named if not is_last(*one)), *last])
-        self.last_from = self.spans[-len(last)].start if last else self.length
+        """Raise WorkloadError if something shares a part of a parameter's memory."""
+        modules = modules_of(model, loss)
+        trained = {name: p for name, p in named_parameters(modules).items() if p.requires_grad}
+        for name, parameter in trained.items():
+            if repeats_elements(parameter):
+                raise WorkloadError(
+                    f"elements of the parameter {name} share memory with each other, so no optimizer can move them; "
+                    f"give it memory of its own, as in nn.Parameter(tensor.clone()){seen_at(None)}"
+                )
+        last = {name: p for name, p in trained.items() if is_last(name, p)}
+        ordered = {name: p for name, p in trained.items() if name not in last} | last
+        layout = _FlatLayout(ordered, self._regions(modules, ordered))
+        self.spans = layout.spans
+        self.length = layout.length
+        self.tied = layout.tied
+        self._layout = layout
+        late = [span.start for span in self.spans if span.name in last]
+        self.last_from = late[0] if late else self.length
         """The start of the parameters for which `is_last` is true; they lie behind the others."""
         self._starts = [*(span.start for span in self.spans), self.length]
         self.lengths = [end - start for start, end in pairwise(self._starts)]
         """The elements from each parameter to the next; those between two are 0."""
-        self.vector = nn.Parameter(torch.zeros(self.length, device=device), requires_grad=True)
-        parameters = dict(named)
-        for span in self.spans:
-            span.of(self.vector.data).copy_(parameters[span.name].data)
-        self._adopt(parameters)
+        self.vector = nn.Parameter(torch.zeros(self.length, dtype=torch.float32, device=device), requires_grad=True)
+        layout.copy_into(self.vector.data)
+        self._names = list(ordered)
+        self.followers = layout.of.keys() - ordered.keys()
+        """The names of other tensors that lie in the memory of a parameter."""
+        self._adopt(modules)
 
-    def _adopt(self, parameters: dict[str, nn.Parameter]) -> None:
-        """Make these parameters views of the vector."""
-        self.members = [(parameters[span.name], span) for span in self.spans]
+    @staticmethod
+    def _regions(modules: Modules, trained: Mapping[str, Tensor]) -> list[Region]:
+        known = {id(parameter) for parameter in trained.values()}
+        others: dict[str, Tensor] = {}
+        loose: dict[str, Tensor] = {}
+        for name, place in places_of(modules).items():
+            if id(place.tensor) not in known:
+                (others if place.is_registered else loose)[name] = place.tensor
+        return regions_of({name: parameter.data for name, parameter in trained.items()}, others, loose)
+
+    def _adopt(self, modules: Modules) -> None:
+        """Make these modules' parameters views of the vector."""
+        parameters = named_parameters(modules)
+        self.members = [(parameters[name], self._layout.of[name]) for name in self._names]
         for parameter, span in self.members:
             parameter.data = span.of(self.vector.data)
+        if not self.followers:
+            return
+        places = places_of(modules)
+        for name in self.followers & places.keys():
+            tensor = places[name].tensor
+            if tensor.device == self.vector.device:
+                tensor.data = self._layout.of[name].of(self.vector.data)
 
-    def of_copy(self, model: nn.Module, *, shared: bool) -> "FlatParameters":
-        """Return the parameters of a copy of the model, as views of the same vector if `shared`, else of a copied
+    def of_copy(self, model: nn.Module, loss: nn.Module | None = None, *, shared: bool) -> "FlatParameters":
+        """Return the parameters of a copy of the modules, as views of the same vector if `shared`, else of a copied
         vector.
         """
         other = copy(self)
         if not shared:
             other.vector = nn.Parameter(self.vector.data.clone())
-        other._adopt(dict(model.named_parameters()))
+        other._adopt(modules_of(model, loss))
         return other
 
     def gradient_views(self, row: Tensor) -> list[Tensor]:
@@ -102,6 +213,16 @@ class FlatParameters:
         """Make the next backward accumulate into `views`, which must be zero."""
         for (parameter, _), view in zip(self.members, views, strict=True):
             parameter.grad = view
+
+    def unreached(self, without: Sequence[float], examples: int) -> list[int]:
+        """Return the indices of the spans of which none of so many examples has given a gradient."""
+        if not any(without):
+            return []
+        reached = {
+            span.region.name if isinstance(span, _Tied) else span.name
+            for (_, span), number in zip(self.members, without, strict=True) if number != examples
+        }  # fmt: skip
+        return [index for index, span in enumerate(self.spans) if span.name not in reached]
 
     def cuts(self, parts: int) -> list[int]:
         """Cut the parameters into N parts of about equal length: return the index at which each begins, and the number
@@ -133,31 +254,53 @@ class _Slot:
 
 
 class FlatBuffers:
-    """All buffers, one flat vector per dtype; the changes that shards make are summed and averaged like gradients."""
+    """All buffers, one flat vector per dtype; the changes that shards make are summed and averaged like gradients.
 
-    def __init__(self, model: nn.Module, device: torch.device) -> None:
+    Those that share memory share it in the vector too.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        loss: nn.Module | None = None,
+        without: Set[str] = frozenset(),
+    ) -> None:
+        """Leave out the buffers of the names `without`, which are views of something else."""
+        modules = modules_of(model, loss)
         self.vectors: dict[torch.dtype, Tensor] = {}
         self.spans: dict[torch.dtype, list[Span]] = {}
         self._slots: list[_Slot] = []
         tensors: dict[int, tuple[str, Tensor]] = {}
         holders: dict[int, list[tuple[nn.Module, str]]] = {}  # two modules may share a buffer, which is copied once
-        for prefix, module in model.named_modules():
-            for key, tensor in module._buffers.items():
-                if tensor is not None:
-                    tensors.setdefault(id(tensor), (f"{prefix}.{key}" if prefix else key, tensor))
-                    holders.setdefault(id(tensor), []).append((module, key))
+        seen: set[nn.Module] = set()
+        for prefix, root in modules.items():
+            for path, module in root.named_modules(memo=seen):
+                for key, tensor in module._buffers.items():
+                    name = f"{prefix}{path}.{key}" if path else f"{prefix}{key}"
+                    if tensor is not None and name not in without:
+                        tensors.setdefault(id(tensor), (name, tensor))
+                        holders.setdefault(id(tensor), []).append((module, key))
+        places = places_of(modules)
+        loose = {name: place.tensor for name, place in places.items() if not place.is_registered}
         for dtype in sorted({tensor.dtype for _, tensor in tensors.values()}, key=str):
-            named = [(name, tensor) for name, tensor in tensors.values() if tensor.dtype is dtype]
-            spans, length = _lay_out_spans(named)
-            flat = torch.zeros(length, dtype=dtype, device=device)
-            for (_, tensor), span in zip(named, spans, strict=True):
-                view = span.of(flat)
-                view.copy_(tensor)
+            named = {name: tensor for name, tensor in tensors.values() if tensor.dtype is dtype}
+            layout = _FlatLayout(named, regions_of(named, {}, loose))
+            flat = torch.zeros(layout.length, dtype=dtype, device=device)
+            layout.copy_into(flat)
+            for name, tensor in named.items():
+                view = layout.of[name].of(flat)
+                if tensor.device == device and not tensor.is_inference():
+                    tensor.data = view  # the same object: the model may hold it elsewhere as well
+                    view = tensor
                 for owner, key in holders[id(tensor)]:
                     owner._buffers[key] = view
-                    self._slots.append(_Slot(span.name, owner, key, view))
+                    self._slots.append(_Slot(name, owner, key, view))
+            for name in layout.of.keys() - named.keys():
+                if places[name].tensor.device == device:
+                    places[name].tensor.data = layout.of[name].of(flat)
             self.vectors[dtype] = flat
-            self.spans[dtype] = spans
+            self.spans[dtype] = layout.spans
         self.length = sum(v.numel() for v in self.vectors.values())
         self._unbounded = {dtype for dtype, flat in self.vectors.items() if not torch.isfinite(flat).all()}
 
@@ -261,8 +404,12 @@ def largest_shard(step: Step) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """The numbers in the tail of a total: the quantities by name, the timing, and whether a stop was requested."""
+    """The numbers in the tail of a total: the quantities by name, the timing, and whether a stop was requested.
 
+    `without` has for each parameter the number of examples in whose shards backward did not reach it.
+    """
+
+    without: Sequence[float]
     by_name: Mapping[str, float]
     timing: Timing
     stop: bool
@@ -271,18 +418,23 @@ class Sums:
 class Tail:
     """The last numbers of a row.
 
-    These are the quantities, the timing of an earlier update if the growth looks at a clock, and a 1 if a member
-    requests a stop after the update.
+    These are the numbers of examples without a gradient, by parameter; the quantities; the timing of an earlier update
+    if the growth looks at a clock; and a 1 if a member requests a stop after the update.
     """
 
-    def __init__(self, quantities: Sequence[Quantity], *, clock: bool) -> None:
+    def __init__(self, quantities: Sequence[Quantity], *, clock: bool, parameters: int = 0) -> None:
+        self._parameters = parameters
         self._timing = 2 if clock else 0
-        self.length = len(quantities) + self._timing + 1
+        self.length = parameters + len(quantities) + self._timing + 1
         self.quantities = tuple(quantities)
+
+    def without(self, row: Tensor) -> Tensor:
+        """Return the place of the numbers of examples without a gradient, shape (parameters,)."""
+        return row[-self.length :][: self._parameters]
 
     def places(self, row: Tensor) -> list[Tensor]:
         """Return scalar views of the row, one per quantity."""
-        return list(row[-self.length :][: len(self.quantities)].unbind())
+        return list(row[-self.length :][self._parameters :][: len(self.quantities)].unbind())
 
     def write_timing(self, row: Tensor, timing: Timing) -> None:
         """Write this member's timing; the total needs one member's only. Do nothing if the growth looks at no clock."""
@@ -310,17 +462,19 @@ class Tail:
             *numbers, further = torch.cat((total[-self.length :], scalar.view(1))).tolist()
         by_name = {}
         for at, quantity in enumerate(self.quantities):
-            by_name[quantity.name] = numbers[at]
+            by_name[quantity.name] = numbers[self._parameters + at]
         timing = Timing(*numbers[-3:-1]) if self._timing else NOT_TIMED
-        return Sums(by_name, timing, numbers[-1] > 0), further
+        return Sums(numbers[: self._parameters], by_name, timing, numbers[-1] > 0), further
 
 
 @dataclass(slots=True)
 class Partial:
     """The sum over the shards [lo, hi), a node of the fixed tree, in a row of shape (L,).
 
-    The other tensors are views of the row: the gradient, the gradient of each parameter, the change of the buffers, and
-    the places of the quantities. The views are kept with the row, because making them takes as long as using them.
+    The other tensors are views of the row: the gradient, the gradient of each parameter, the change of the buffers, the
+    numbers of examples without a gradient, and the places of the quantities. The views are kept with the row, because
+    making them takes as long as using them. `versions` are those of the gradients, each of which has its own: torch
+    counts the writes to a tensor there.
     """
 
     lo: int
@@ -329,7 +483,15 @@ class Partial:
     gradient: Tensor
     of_parameters: list[Tensor]
     buffers: Tensor
+    without: Tensor
     quantities: list[Tensor]
+    versions: list[int]
+
+    def take_unreached(self) -> list[int]:
+        """Return the indices of the parameters that backward has not reached since the last call."""
+        before = self.versions
+        self.versions = [view._version for view in self.of_parameters]
+        return [index for index, version in enumerate(self.versions) if version == before[index]]
 
 
 class Rows:
@@ -351,15 +513,18 @@ class Rows:
             kept.hi = shard + 1
             kept.row.zero_()  # now, and not when it is released: the total of an update may still be read then
             return kept
-        row = torch.zeros(self.length, device=self._parameters.vector.device)
+        row = torch.zeros(self.length, dtype=torch.float32, device=self._parameters.vector.device)
+        of_parameters = [view.data for view in self._parameters.gradient_views(row)]  # with versions of their own
         return Partial(
             lo=shard,
             hi=shard + 1,
             row=row,
             gradient=row[: self._parameters.length],
-            of_parameters=self._parameters.gradient_views(row),
+            of_parameters=of_parameters,
             buffers=row[self._buffers],
+            without=self._tail.without(row),
             quantities=self._tail.places(row),
+            versions=[view._version for view in of_parameters],
         )
 
     def release(self, partials: Iterable[Partial]) -> None:

@@ -1,19 +1,21 @@
-"""A job's growth as part of a replica's state, and a stopwatch for a rule that looks at a clock.
+"""A job's growth as part of a replica's state; batchgrowth/growth.py decides whether the batch grows.
 
-It hands each update's measurements to batchgrowth/growth.py, which asks the job's rule in
-batchgrowth/choices/growth_measured.py and decides whether the batch grows.
+It hands each update's measurements to growth.py, which asks the job's rule in choices/growth_measured.py. A stopwatch
+serves the rule that looks at a clock.
 """
 
-from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 
 import torch
+from batchgrowth.choices.growth_measured import CustomRule
 from batchgrowth.growth import Course, Measured
 from batchgrowth.looks import NOT_TIMED, Timing
-from batchgrowth.plan import MOST_DECISIONS, BatchDecision, Step
+from batchgrowth.plan import BatchDecision, Step
 from batchgrowth.shards import busiest
 from batchgrowth.spec import JobSpec
 from torch import Tensor
 
+from batchgrowth_trainer.record.decided import COURSE, COURSE_BEGINS, decisions_in, write_decisions
 from batchgrowth_trainer.replica.flat import LOSS, SHARD_SQUARES, Sums, largest_shard
 from batchgrowth_trainer.user_errors import reported_as_workload_error
 
@@ -35,12 +37,7 @@ class Stopwatch:
         self._warm = True
 
 
-_NAME = "growth.course"
-_COUNT = 0
-_FIRST = 1
-_WIDTH = 3
 _MOST_WAITING = 256
-_DECISIONS = _FIRST + _WIDTH * MOST_DECISIONS
 
 
 class GrowthState:
@@ -55,19 +52,50 @@ class GrowthState:
     def __init__(self, spec: JobSpec, device: torch.device) -> None:
         self.course = Course(spec)
         self._measures = self.course.measures
-        length = _DECISIONS + self.course.memory if self.course.measures else 0
+        length = COURSE_BEGINS + self.course.memory if self.course.measures else 0
         self._vector = torch.zeros(length, dtype=torch.float64, device=device)
         self._memory = [0.0] * self.course.memory
         self._is_written = True
         self._waiting: list[tuple[Step, Sums, float]] = []
+        self._asks_user = False
         if self.course.is_measured:
-            self.course.rule  # noqa: B018  (a rule that cannot be loaded is a fault of the job before its first update)
+            rule = self.course.rule  # a rule that cannot be loaded is a fault of the job before its first update
+            self._asks_user = isinstance(rule, CustomRule) or type(rule).__module__.partition(".")[0] != "batchgrowth"
 
     def learning_rate(self, step: Step) -> float:
         """Return the learning rate of that update."""
         if not self._measures:
             return step.learning_rate
         return self.course.learning_rate(step, self._memory)
+
+    def try_out(self) -> None:
+        """Ask a rule of the user's once, about made-up measurements at its first look, and drop the answer.
+
+        Raises WorkloadError if it raises an error, or answers what `after` cannot use.
+        """
+        plan = self.course.plan
+        first = self.course.next_look(0)
+        if not self._asks_user or first >= plan.updates:
+            return
+        step = plan.step_at(plan.position_at(first - 1))
+        examples = float(step.examples)
+        # A gradient of norm 1 with noise of trace 1, and a mean loss of 1.
+        measured = Measured(
+            examples=step.examples, shards=step.shards, loss=examples, shard_squares=examples + step.shards,
+            square=examples**2, timing=Timing(1.0, step.examples),
+        )  # fmt: skip
+        with self._reported("on made-up measurements, before the first update,"):
+            self.course.after(step, measured, [0.0] * self.course.memory)
+
+    def _reported(self, when: str) -> AbstractContextManager[None]:
+        return reported_as_workload_error(
+            f"growth {self.course.spec.batch.growth.type} {when}",
+            "call the function with a batchgrowth.extend.Look in Python to see the whole traceback",
+        )
+
+    def asks_user(self, step: Step) -> bool:
+        """Return whether a look after this update may ask a function of the user's."""
+        return self._asks_user and self.course.is_due(step.after)
 
     def after(self, step: Step, sums: Sums, norm: float) -> BatchDecision | None:
         """Take an update into account, and return the outcome of a look; None if no look was due.
@@ -93,42 +121,24 @@ class GrowthState:
                 shard_squares=sums.by_name.get(SHARD_SQUARES.name, 0.0) / largest_shard(step),
                 square=(norm * step.examples) ** 2, timing=sums.timing,
             )  # fmt: skip
-            with reported_as_workload_error(
-                f"growth {self.course.spec.batch.growth.type} after update {step.after.update}",
-                "call the function with a batchgrowth.extend.Look in Python to see the whole traceback",
-            ):
+            with self._reported(f"after update {step.after.update}"):
                 course, decision, self._memory = self.course.after(step, measured, self._memory)
-            if course is not self.course:  # a look was due
+            if course is not self.course:  # a look has changed the batch
                 self.course = course
-                self._write(course.decisions)
+                write_decisions(self._vector, course.decisions)
         return decision
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the live vector by its name; empty if nothing is measured."""
         self._catch_up()
         if not self._is_written:
-            self._vector[_DECISIONS:] = torch.tensor(self._memory, dtype=torch.float64)
+            self._vector[COURSE_BEGINS:] = torch.tensor(self._memory, dtype=torch.float64)
             self._is_written = True
-        return {_NAME: self._vector} if self.course.measures else {}
+        return {COURSE: self._vector} if self.course.measures else {}
 
     def synchronize(self) -> None:
         """Read the course and its memory again, after the vector was written."""
         decisions = decisions_in(self.tensors())
-        self._memory = self._vector[_DECISIONS:].tolist()
+        self._memory = self._vector[COURSE_BEGINS:].tolist()
         if decisions != self.course.decisions:
             self.course = Course(self.course.spec, decisions)
-
-    def _write(self, decisions: Iterable[BatchDecision]) -> None:
-        numbers = [number for one in decisions for number in (one.update, one.wanted, one.value)]
-        self._vector[_COUNT] = len(numbers) // _WIDTH
-        self._vector[_FIRST : _FIRST + len(numbers)] = torch.tensor(numbers, dtype=torch.float64)
-
-
-def decisions_in(tensors: Mapping[str, Tensor]) -> tuple[BatchDecision, ...]:
-    """Return the decisions in the tensors of a replica or a checkpoint."""
-    if _NAME not in tensors:
-        return ()
-    numbers = tensors[_NAME].tolist()
-    count = int(numbers[_COUNT])
-    rows = (numbers[_FIRST + _WIDTH * index :][:_WIDTH] for index in range(count))
-    return tuple(BatchDecision(int(update), int(wanted), value) for update, wanted, value in rows)

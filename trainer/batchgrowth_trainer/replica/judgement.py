@@ -3,25 +3,20 @@
 Both move to other members and into checkpoints with the weights, so they do not depend on which member evaluated.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import astuple
-from zlib import crc32
 
 import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth.evaluations import BestEvaluation, early_end
-from batchgrowth.growth import Course
 from batchgrowth.plan import Plan
 from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec, WatchedMetric
-from torch import Tensor, nn
+from torch import Tensor
 
+from batchgrowth_trainer.record.decided import RECORD, STOP, judged_in, mark_of
 from batchgrowth_trainer.record.snapshot import BEST
-from batchgrowth_trainer.replica.growth_state import decisions_in
 from batchgrowth_trainer.workload import Workload
-
-STOP = "evaluation.stopEarly"
-RECORD = f"{BEST}record"
 
 
 class Judgement:
@@ -85,51 +80,28 @@ class Judgement:
             self._judged[name] = judged_in(self._records, name, watched) or BestEvaluation()
         self._write()
 
-    def best_state_dict(self, model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        """Return the model's state dict with the weights of its best evaluation, on the CPU; None before any."""
+    def best_state_dict(
+        self, exported: Callable[[], dict[str, Tensor]], weights: Mapping[str, Tensor]
+    ) -> dict[str, Tensor] | None:
+        """Return what `exported` does with the weights of the best evaluation in the model; None before any."""
         if RECORD not in self._judged or not self._judged[RECORD].update:
             return None
-        # A state dict is read from the model, so the model has the best weights for this moment.
+        # What is exported is read from the model, so the model has the best weights for this moment.
         kept = {name: vector.clone() for name, vector in weights.items()}
         for name, vector in weights.items():
             vector.copy_(self._best[f"{BEST}{name}"])
         try:
-            return {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
+            return exported()
         finally:
             for name, vector in weights.items():
                 vector.copy_(kept[name])
 
     def _write(self) -> None:
         for name, watched in self._watched.items():
-            numbers = (_mark(watched), *astuple(self._judged[name]))
+            numbers = (mark_of(watched), *astuple(self._judged[name]))
             self._records[name].copy_(torch.tensor(numbers, dtype=torch.float64))
         if STOP in self._judged:
             self._end = early_end(self._spec, self._judged[STOP])
-
-
-def judged_in(tensors: Mapping[str, Tensor], name: str, watched: WatchedMetric | None) -> BestEvaluation | None:
-    """Return the record of that name from the tensors of a replica or a checkpoint.
-
-    None if the record is for another metric.
-    """
-    if watched is None or name not in tensors:
-        return None
-    mark, evaluated, value, update, epoch, misses = tensors[name].tolist()
-    if mark != _mark(watched):
-        return None
-    return BestEvaluation(int(evaluated), value, int(update), int(epoch), int(misses))
-
-
-def course_of(spec: JobSpec, tensors: Mapping[str, Tensor], plan: Plan) -> Course:
-    """Return the course of the training that has the state `tensors`; without tensors, a new course.
-
-    `plan` follows from the spec alone.
-    """
-    judged = judged_in(tensors, STOP, spec.evaluation.stop_early)
-    end = None
-    if judged is not None:
-        end = early_end(spec, judged)
-    return Course(spec, decisions_in(tensors), end, plan)
 
 
 def check_metrics(spec: JobSpec, workload: Workload) -> None:
@@ -145,8 +117,3 @@ def metric_names(workload: Workload) -> list[str]:
     """Return the names of the values of an evaluation, in order; empty without a test set."""
     own = ("loss", *workload.metrics, *workload.whole_set_metrics)
     return [name if index == 0 else f"{test}.{name}" for index, test in enumerate(workload.test_sets) for name in own]
-
-
-def _mark(watched: WatchedMetric) -> int:
-    """Return a number that identifies the metric and the mode."""
-    return crc32(f"{watched.mode} {watched.metric}".encode())

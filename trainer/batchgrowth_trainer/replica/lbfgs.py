@@ -118,8 +118,11 @@ class LBFGSOptimizer:
         self._decayed = vector[: parameters.last_from]
 
     @torch.no_grad()
-    def step(self, gradient: Tensor, learning_rate: float, updates_done: int) -> None:
-        """Move the parameters by one update; `gradient` is the mean over the batch, shape (length,)."""
+    def step(self, gradient: Tensor, learning_rate: float, updates_done: int, unreached: Sequence[int] = ()) -> None:  # noqa: ARG002
+        """Move the parameters by one update; `gradient` is the mean over the batch, shape (length,).
+
+        An unreached parameter has the gradient 0, as in torch's L-BFGS.
+        """
         slope = gradient.clone()
         slope[: len(self._decayed)].add_(self._decayed, alpha=float(self._settings.weight_decay))
         self._slices.vectors |= {_SLOPE: slope, _CHANGE: torch.zeros_like(slope)}

@@ -8,6 +8,7 @@ They are forked before this process has peers and release its sockets at once, s
 in memory is not copied.
 """
 
+import fcntl
 import logging
 import multiprocessing
 import os
@@ -16,9 +17,12 @@ import signal
 import stat
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import cycle, islice
 from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any
@@ -78,11 +82,37 @@ class Loaders:
                 lane.waiting.append((coming, next(self._turns).ask(coming)))
             return lane.waiting.popleft()[1].result()
         except (EOFError, OSError) as error:
-            raise ReadFault(
-                "a process that reads examples has died, perhaps because memory ran out; give the workers more of it, "
-                "or set fewer workers.loaders",
-                "a dead loader",
-            ) from error
+            raise _dead_loader() from error
+
+    def read_at_once(self, request: Request) -> tuple[list[Batch], list[str]]:
+        """Let all processes read the same request at once; return their answers, and the open files that they share.
+
+        Raises what `read` raises.
+        """
+        try:
+            with _shared_positions([loader.number for loader in self._loaders]) as moved:
+                answers = [loader.ask(request) for loader in self._loaders]
+                batches = [answer.result() for answer in answers]
+        except (EOFError, OSError) as error:
+            raise _dead_loader() from error
+        return batches, moved
+
+    @property
+    def processes(self) -> int:
+        """Return how many other processes read; 0 if this one does."""
+        return len(self._loaders)
+
+    def read_aside(self, request: Request) -> Batch:
+        """Return the inputs and targets of a request that is no part of the training; what was read ahead stays.
+
+        Raises what `read` does.
+        """
+        if not self._loaders:
+            return self.read(request, lambda: iter((request,)))
+        try:
+            return next(self._turns).ask(request).result()
+        except (EOFError, OSError) as error:
+            raise _dead_loader() from error
 
     def close(self) -> None:
         """End the processes."""
@@ -91,6 +121,54 @@ class Loaders:
             loader.release()
         for loader in self._loaders:
             loader.end()
+
+
+def _dead_loader() -> ReadFault:
+    return ReadFault(
+        "a process that reads examples has died, perhaps because memory ran out; give the workers more of it, or set "
+        "fewer workers.loaders",
+        "a dead loader",
+    )
+
+
+@contextmanager
+def _shared_positions(others: Sequence[int | None]) -> Iterator[list[str]]:
+    """Yield a list, to which the end of the block adds the files whose position the other processes have moved.
+
+    A file that was open when a process was forked has one position in both, so that reads by several processes mix.
+    Each position is moved by 1 for the block, or reading the same examples could leave it where it was.
+    """
+    moved: list[str] = []
+    files = _files_in_common(others)
+    begun: dict[int, int] = {}
+    for number in files:
+        with suppress(OSError):
+            begun[number] = os.lseek(number, 0, os.SEEK_CUR)
+            os.lseek(number, begun[number] + 1, os.SEEK_SET)
+    try:
+        yield moved
+    finally:
+        for number, position in begun.items():
+            with suppress(OSError):  # closed meanwhile, by another thread
+                if os.lseek(number, 0, os.SEEK_CUR) != position + 1:
+                    moved.append(files[number])
+                os.lseek(number, position, os.SEEK_SET)
+
+
+def _files_in_common(others: Sequence[int | None]) -> dict[int, str]:
+    """Return the paths of the regular files that this process has open for reading, and the others too, by number."""
+    files: dict[int, str] = {}
+    for folder in Path("/proc/self/fd").glob("*"):
+        number = int(folder.name)
+        try:
+            path = folder.readlink()
+            reads = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+            is_file = stat.S_ISREG(os.fstat(number).st_mode) and path.parts[1:2] not in (("proc",), ("sys",))
+            if reads and is_file and any(Path(f"/proc/{other}/fd/{number}").readlink() == path for other in others):
+                files[number] = str(path)
+        except OSError:
+            continue  # closed meanwhile, or not open there
+    return files
 
 
 class _Lane:
@@ -143,7 +221,14 @@ class _Loader:
         self._process = _CONTEXT.Process(target=_serve, args=(workload, theirs), daemon=True)
         self._process.start()
         theirs.close()
+        # Before Python terminates and joins its children at an exit, by a SIGTERM that does not end this one.
+        Finalize(self, self._pipe.close, exitpriority=0)
         self._asked: deque[_Answer] = deque()
+
+    @property
+    def number(self) -> int | None:
+        """Return the number of the process."""
+        return self._process.pid
 
     def ask(self, request: Request) -> _Answer:
         """Request a batch. Raises OSError if the process has died."""
@@ -180,8 +265,10 @@ def _has_room() -> bool:
 
 def _serve(workload: Workload, pipe: Connection) -> None:
     """Answer requests until the worker closes the pipe or ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that trains
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # Signals to all processes are for the one that trains, which still needs examples to finish its update.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
     torch.set_num_threads(1)
     _release_sockets(pipe)  # or peers would not notice the worker's death: a connection closes when nobody holds it
     requests: SimpleQueue[Request | None] = SimpleQueue()

@@ -1,32 +1,34 @@
 """Optimizer steps over flat vectors, and the average of the weights over the updates."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import product
 from typing import Protocol
 
 import torch
 from batchgrowth.choices.optimizers import AdagradBlock, AdamBlock, LAMBBlock, LARSBlock, RMSpropBlock, SGDBlock
 from batchgrowth.errors import WorkloadError
 from batchgrowth.spec import Averaging, JobSpec
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.adagrad import adagrad
 from torch.optim.adam import adam
 from torch.optim.rmsprop import rmsprop
 
 from batchgrowth_trainer.replica.flat import FlatParameters
+from batchgrowth_trainer.user_errors import seen_at
 
 # An optimizer over one flat vector; its state is made of flat vectors too.
 # A step depends on nothing but (vector, gradient, state, learning rate, updates done), so the state can move to another
-# process or through a checkpoint and continue with the same bits.  The steps are torch's functions, not its classes:
-# constructing one of those loads torch's compiler, a second that a new worker should not spend.
+# process or through a checkpoint and continue with the same bits. Torch's optimizers are used as functions, not as
+# classes: constructing one of those loads torch's compiler, a second that a new worker should not spend.
 
 StepFunction = Callable[[Tensor, Tensor, Mapping[str, Tensor], float, int], None]
 BLOCK = 1 << 17
 """The elements of a vector that each thread of a CPU steps on at once: of four or five vectors, 2 MiB in its caches."""
-_Bound = tuple[StepFunction, slice, Tensor, Mapping[str, Tensor]]
+_Bound = tuple[StepFunction, slice, Tensor, Mapping[str, Tensor], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +38,14 @@ class Stepper:
     `state` names the flat vectors that the optimizer keeps between steps; each begins at 0. If `by_parameter`, the
     vector is one parameter of the model. Otherwise it has several parameters, and the step moves each element by
     itself, so a caller may give it only some of the elements. `spared` has the same state, and moves the parameters
-    that do not decay.
+    that do not decay. If `counts`, the step depends on the number of updates done.
     """
 
     state: tuple[str, ...]
     step: StepFunction
     by_parameter: bool = False
     spared: "Stepper | None" = None
+    counts: bool = False
 
 
 class AnyOptimizer(Protocol):
@@ -52,8 +55,11 @@ class AnyOptimizer(Protocol):
 
     state: dict[str, Tensor]
 
-    def step(self, gradient: Tensor, learning_rate: float, updates_done: int) -> None:
-        """Move the parameters by one update; `gradient` is the mean over the batch, shape (length,)."""
+    def step(self, gradient: Tensor, learning_rate: float, updates_done: int, unreached: Sequence[int] = ()) -> None:
+        """Move the parameters by one update; `gradient` is the mean over the batch, shape (length,).
+
+        `unreached` are the indices of parameters that no example of the batch has used, whose gradient is 0.
+        """
 
 
 def optimizer_of(spec: JobSpec, parameters: FlatParameters) -> AnyOptimizer:
@@ -68,8 +74,31 @@ def optimizer_of(spec: JobSpec, parameters: FlatParameters) -> AnyOptimizer:
     return optimizer
 
 
+def check_tied(spec: JobSpec, parameters: FlatParameters) -> None:
+    """Raise WorkloadError if parameters share memory, and their optimizer would not move it as torch's does.
+
+    Torch's takes a step for each of them, one after the other. SGD's steps add up to that by the sum of their
+    gradients, which is what the shared memory gets, unless it decays or clips.
+    """
+    optimizer = spec.optimizer
+    is_linear = isinstance(optimizer.settings, SGDBlock) and not float(optimizer.settings.weight_decay)
+    if not parameters.tied or (is_linear and optimizer.clipping is None):
+        return
+    first, second, *_ = parameters.tied[0]
+    raise WorkloadError(
+        f"model.{first} and model.{second} are two parameters with the same memory, so torch's {optimizer.type} would "
+        f"move it twice in each update; make them one parameter, as in self.b.weight = self.a.weight in place of "
+        f"self.b.weight.data = self.a.weight.data, and compute one of another shape in forward, as in "
+        f"functional.linear(x, self.a.weight.t()){seen_at(None)}"
+    )
+
+
 class FlatOptimizer:
-    """An optimizer over flat vectors, which takes the steps of a Stepper."""
+    """An optimizer over flat vectors, which takes the steps of a Stepper.
+
+    `missed` counts for each parameter the updates without a gradient of it, if the step depends on the number of
+    updates: torch's Adam corrects moments by the number of the parameter's own steps. It is None otherwise.
+    """
 
     def __init__(self, spec: JobSpec, parameters: FlatParameters, stepper: Stepper) -> None:
         vector = parameters.vector.data
@@ -83,7 +112,13 @@ class FlatOptimizer:
             parts += [(spared, place) for place in _places(spared, others)]
         self._parameters = vector
         self._steps = parts
-        self._bound = self._bind(slice(0, len(vector)))
+        self._ends = [*(span.start for span in parameters.spans[1:]), parameters.length]
+        self._starts = [span.start for span in parameters.spans]
+        self.missed: Tensor | None = None
+        if stepper.counts:
+            self.missed = torch.zeros(len(parameters.spans), dtype=torch.float64, device=vector.device)
+        self._within = slice(0, len(vector))
+        self._bound = self._bind()
 
     def within(self, place: slice) -> "FlatOptimizer":
         """Return an optimizer for only the parameters at `place`, which must be whole, and their gradients.
@@ -91,15 +126,21 @@ class FlatOptimizer:
         It shares the vectors of this one's state, and takes the same steps, bit for bit.
         """
         part = copy(self)
-        part._bound = self._bind(place)
+        part._within = place
+        part._bound = part._bind()
         return part
 
-    def _bind(self, within: slice) -> list[_Bound]:
-        """Return each step within these parameters, with the views that it moves and its place in their gradient."""
+    def _bind(self, runs: Sequence[tuple[slice, int]] = ()) -> list[_Bound]:
+        """Return each step within this optimizer's parameters, with the views that it moves, its place in their
+        gradient, and how many updates it has missed.
+
+        `runs` are the slices of the vector that are moved, each with the updates that it has missed; none for all.
+        """
         bound: list[_Bound] = []
-        for stepper, place in self._steps:
-            start = max(place.start, within.start)
-            stop = min(place.stop, within.stop)
+        first = self._within.start
+        for (stepper, place), (run, missed) in product(self._steps, runs or [(self._within, 0)]):
+            start = max(place.start, run.start, first)
+            stop = min(place.stop, run.stop, self._within.stop)
             # On a CPU a step takes place block by block: it is several operations, each of which reads and writes its
             # vectors, and those of a block stay in the caches.
             block = max(1, stop - start)
@@ -108,18 +149,35 @@ class FlatOptimizer:
             for lo in range(start, stop, block):
                 hi = min(lo + block, stop)
                 state = {name: whole[lo:hi] for name, whole in self.state.items()}
-                bound.append(
-                    (stepper.step, slice(lo - within.start, hi - within.start), self._parameters[lo:hi], state)
-                )
+                bound.append((stepper.step, slice(lo - first, hi - first), self._parameters[lo:hi], state, missed))
         return bound
 
-    def step(self, gradient: Tensor, learning_rate: float, updates_done: int) -> None:
+    def step(self, gradient: Tensor, learning_rate: float, updates_done: int, unreached: Sequence[int] = ()) -> None:
         """Move the vector by one update; `gradient` is the mean over the batch, shape (length,).
 
+        It leaves the parameters with the indices `unreached` alone, as torch's optimizers do those without a gradient.
         None of these tensors requires a gradient, so `no_grad` would only take time.
         """
-        for step, place, vector, state in self._bound:
-            step(vector, gradient[place], state, learning_rate, updates_done)
+        missed = [] if self.missed is None else self.missed.tolist()
+        bound = self._bound
+        if unreached or any(missed):
+            bound = self._bind(self._runs(set(unreached), missed))
+        for step, place, vector, state, late in bound:
+            step(vector, gradient[place], state, learning_rate, updates_done - late)
+
+    def _runs(self, unreached: Set[int], missed: Sequence[float]) -> list[tuple[slice, int]]:
+        """Return the slices of adjacent parameters that have missed the same number of updates, without `unreached`."""
+        runs = [(slice(0, 0), 0)]
+        for index, (start, end) in enumerate(zip(self._starts, self._ends, strict=True)):
+            if index in unreached:
+                continue
+            late = int(missed[index]) if missed else 0
+            before, known = runs[-1]
+            if before.stop == start and known == late:
+                runs[-1] = slice(before.start, end), late
+            else:
+                runs.append((slice(start, end), late))
+        return runs
 
 
 def _places(stepper: Stepper, parameters: Sequence[slice]) -> Sequence[slice]:
@@ -175,7 +233,7 @@ def adagrad_stepper(settings: AdagradBlock) -> Stepper:
             [vector],
             [gradient],
             [state["sum"]],
-            [torch.tensor(float(done))],
+            [torch.tensor(float(done), dtype=torch.float32)],
             foreach=False,
             lr=learning_rate,
             weight_decay=float(settings.weight_decay),
@@ -205,7 +263,7 @@ def rmsprop_stepper(settings: RMSpropBlock) -> Stepper:
             [state[_SQUARES]],
             [state[_MEAN]] if settings.centered else [],
             [state[_BUFFER]] if float(settings.momentum) else [],
-            [torch.tensor(float(done))],
+            [torch.tensor(float(done), dtype=torch.float32)],
             foreach=False,
             lr=learning_rate,
             alpha=float(settings.alpha),
@@ -231,7 +289,7 @@ def adam_stepper(settings: AdamBlock, *, decoupled: bool = False) -> Stepper:
             [state["exp_avg"]],
             [state["exp_avg_sq"]],
             [],
-            [torch.tensor(float(done))],
+            [torch.tensor(float(done), dtype=torch.float32)],
             foreach=False,
             lr=learning_rate,
             beta1=float(settings.beta1),
@@ -243,7 +301,7 @@ def adam_stepper(settings: AdamBlock, *, decoupled: bool = False) -> Stepper:
             maximize=False,
         )
 
-    return Stepper(("exp_avg", "exp_avg_sq"), step)
+    return Stepper(("exp_avg", "exp_avg_sq"), step, counts=True)
 
 
 def adamw_stepper(settings: AdamBlock) -> Stepper:
@@ -268,7 +326,7 @@ def lamb_stepper(settings: LAMBBlock) -> Stepper:
         ratio = torch.where((weights > 0) & (length > 0), weights / length, 1.0)
         vector.add_(move.mul_(ratio), alpha=learning_rate)
 
-    return Stepper(plain.state, step, by_parameter=True, spared=plain)
+    return Stepper(plain.state, step, by_parameter=True, spared=plain, counts=True)
 
 
 # LARS: SGD with a learning rate for each parameter.
@@ -330,15 +388,14 @@ def average_of(spec: JobSpec, vector: Tensor) -> Average | None:
 # Which parameters the weight decay leaves alone.
 
 
-def spared(spec: JobSpec, model: nn.Module) -> Callable[[str, Tensor], bool]:
+def spared(spec: JobSpec, names: Sequence[str]) -> Callable[[str, Tensor], bool]:
     """Return a function that tells, from a parameter's name and shape, whether weight decay spares it.
 
-    Raises WorkloadError for a pattern that no trained parameter has.
+    `names` are those of the trained parameters. Raises WorkloadError for a pattern that no trained parameter has.
     """
     asked = spec.optimizer.without_decay
     if asked is None:
         return lambda _name, _parameter: False
-    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     for index, pattern in enumerate(asked.names):
         if not any(fnmatchcase(name, pattern) for name in names):
             few = ", ".join(names[:6]) + (", …" if len(names) > 6 else "")

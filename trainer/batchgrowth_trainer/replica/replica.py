@@ -10,7 +10,7 @@ Legend: L = length of a row (see flat.py), N = examples of a shard.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy, deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -25,7 +25,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.record.history import Committed
-from batchgrowth_trainer.record.snapshot import Snapshot, from_replica_tensors
+from batchgrowth_trainer.record.snapshot import MISSED, Snapshot, from_replica_tensors
+from batchgrowth_trainer.replica.beginning import Beginning
 from batchgrowth_trainer.replica.data import Ahead, Requests, Runs, none_known, to_device
 from batchgrowth_trainer.replica.devices import Compiled, autocast
 from batchgrowth_trainer.replica.flat import (
@@ -39,19 +40,31 @@ from batchgrowth_trainer.replica.flat import (
     Sums,
     Tail,
     largest_shard,
+    modules_of,
+    named_parameters,
 )
 from batchgrowth_trainer.replica.growth_state import GrowthState
 from batchgrowth_trainer.replica.judgement import Judgement
 from batchgrowth_trainer.replica.loaders import Loaders
-from batchgrowth_trainer.replica.optimizers import AnyOptimizer, average_of, optimizer_of, spared
+from batchgrowth_trainer.replica.optimizers import (
+    AnyOptimizer,
+    FlatOptimizer,
+    average_of,
+    check_tied,
+    optimizer_of,
+    spared,
+)
 from batchgrowth_trainer.replica.seeds import seed_generators, shard_seed
-from batchgrowth_trainer.user_errors import FAULTS, check_finite, workload_error
-from batchgrowth_trainer.workload import Workload
+from batchgrowth_trainer.replica.torch_optimizer import TorchOptimizer
+from batchgrowth_trainer.replica.weights import exported
+from batchgrowth_trainer.user_errors import FAULTS, DeviceFault, check_finite, workload_error
+from batchgrowth_trainer.workload import Workload, module_behind
 
 SURELY_FINITE = 1e38
 """Below this square of a gradient, all norms are finite: in float32, the largest square is 3.4e38."""
 _EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 _UNFOLLOWED = nullcontext()
+_UNDONE = nullcontext()
 
 Follow = Callable[[Partial], AbstractContextManager[None]]
 """The sum of a shard that is being computed -> a context for its backward pass."""
@@ -107,18 +120,23 @@ class Replica:
         self.workload = workload
         self.device = device
         self.growth = GrowthState(spec, device)
-        self.parameters = FlatParameters(workload.model.to(device), device, spared(spec, workload.model))
+        modules = modules_of(workload.model, workload.loss_module)
+        names = [name for name, parameter in named_parameters(modules).items() if parameter.requires_grad]
+        self.parameters = FlatParameters(workload.model, device, spared(spec, names), workload.loss_module)
+        check_tied(spec, self.parameters)
         self.optimizer = optimizer_of(spec, self.parameters)
         self.average = average_of(spec, self.parameters.vector.data)
         course = self.growth.course
-        self.tail = Tail((SHARD_SQUARES, LOSS) if course.needs_noise else (LOSS,), clock=course.looks_at_clock)
+        quantities = (SHARD_SQUARES, LOSS) if course.needs_noise else (LOSS,)
+        self.tail = Tail(quantities, clock=course.looks_at_clock, parameters=len(self.parameters.members))
         self._needs_norm = course.measures or spec.optimizer.clipping is not None
         # Before the judgement, which copies the model's vectors: this makes the buffers flat.
-        self._compute_with(workload.model)
+        self._compute_with(workload)
         self.judgement = Judgement(spec, self.model_tensors(), device)
         self.loaders = Loaders(workload, spec.workers.loaders, spec.workers.loaded_ahead)
         self.requests = Requests(spec.seed, draws=self.loaders.draws)
         self.arithmetic = Arithmetic()
+        self.beginning = Beginning()
         self.on_shard: Callable[[], object] | None = None
         """Called after each shard, or chunk of the test set, by the thread that computes it."""
         self.quantize_node: Callable[[Partial], None] | None = None
@@ -133,14 +151,21 @@ class Replica:
         """The plan as decided so far."""
         self.follow_decisions()
 
-    def _compute_with(self, model: nn.Module) -> None:
-        """Compute with this model, whose parameters are in `parameters`; make its buffers flat."""
-        self.model = model
-        self.buffers = FlatBuffers(model, self.device)
+    def _compute_with(self, workload: Workload) -> None:
+        """Compute with this workload's model and loss, whose parameters are in `parameters`; make their buffers flat,
+        and move what else they have to the device.
+        """
+        self.workload = workload
+        self.model = workload.model
+        self.modules = modules_of(workload.model, workload.loss_module)
+        self.buffers = FlatBuffers(self.model, self.device, workload.loss_module, self.parameters.followers)
+        for module in self.modules.values():
+            module.to(self.device)
         self.rows = Rows(self.parameters, self.buffers.length, self.tail)
         self.length = self.rows.length
-        self._modules = tuple(model.modules())
-        self._batch_norms = [module for module in self._modules if isinstance(module, _BatchNorm)]
+        self._layers = tuple(dict.fromkeys(layer for module in self.modules.values() for layer in module.modules()))
+        self._modes: list[bool] = []
+        self._batch_norms = [layer for layer in self._layers if isinstance(layer, _BatchNorm)]
         self._arithmetic = autocast(self.spec, self.device)
         self._values: Callable[..., Any] = self.workload.values
         if self.spec.compile:
@@ -158,10 +183,66 @@ class Replica:
         `own_weights`.
         """
         twin = copy(self)
-        model = deepcopy(self.model)
-        twin.parameters = self.parameters.of_copy(model, shared=not own_weights)
-        twin._compute_with(model)
+        own: dict[str, Any] = {"model": self.model}
+        for name in ("loss", "step"):
+            function = getattr(self.workload, name)
+            if module_behind(function) is not None:
+                own[name] = function
+        workload = replace(self.workload, **deepcopy(own))  # together, because they may share parts
+        twin.parameters = self.parameters.of_copy(workload.model, workload.loss_module, shared=not own_weights)
+        twin._compute_with(workload)
         return twin
+
+    @contextmanager
+    def watched_losses(self, watch: Callable[[Any], object]) -> Iterator[None]:
+        """Call `watch` in the block with what the workload returns as the losses of each shard."""
+        compute = self._values
+
+        def watched(*arguments: Any) -> Any:
+            values = compute(*arguments)
+            watch(values)
+            return values
+
+        self._values = watched
+        try:
+            yield
+        finally:
+            self._values = compute
+
+    def follow_seed(self, seed: int) -> None:
+        """Let another seed than the job's decide the order of the examples, and what shards and reading draw."""
+        self.spec = self.spec.model_copy(update={"seed": seed})
+        self.requests = Requests(seed, draws=self.loaders.draws)
+
+    def begin_training(self) -> None:
+        """Call `train()` of model and loss, as a loop of plain torch does before an epoch.
+
+        A stretch of updates begins so, in every process, whatever modes the workload was made in: an override of
+        `train`, which freezes a batch norm for instance, holds from the first update on.
+        """
+        for module in self.modules.values():
+            module.train()
+        self._modes = [layer.training for layer in self._layers]
+
+    @contextmanager
+    def evaluating(self) -> Iterator[Callable[[], None]]:
+        """Put model and loss into eval mode for the block, and begin a stretch of training after it.
+
+        Yield a function that restores the modes if a call of the model has changed them.
+        """
+        for module in self.modules.values():
+            module.eval()
+        modes = [layer.training for layer in self._layers]
+        try:
+            yield partial(self._restore_modes, modes)
+        finally:
+            self.begin_training()
+
+    def _restore_modes(self, modes: Sequence[bool]) -> None:
+        """Put each layer into its mode, so that no shard depends on which shards this process computed before."""
+        for layer, mode in zip(self._layers, modes, strict=True):
+            if layer.training is not mode:  # looking takes less time than doing it
+                layer.training = mode
 
     def partials(
         self,
@@ -187,22 +268,31 @@ class Replica:
         return partials
 
     def sums(
-        self, step: Step, nodes: Sequence[tuple[int, int]], ahead: Ahead, sum_nodes: SumNodes | None = None
+        self, step: Step, nodes: Sequence[tuple[int, int]], ahead: Ahead | None, sum_nodes: SumNodes | None = None
     ) -> list[Partial]:
         """Return the sum over the shards of each node [lo, hi), along a tree; see `partials`.
 
+        `ahead` gives the requests that are read from a shard on; None reads the shards alone.
         The buffers are reset afterwards, since `commit` moves them by the mean of all shards' changes.
         """
-        if not all(module.training for module in self._modules):  # looking takes less time than doing it
-            self.model.train()
+        if not self._modes:
+            self.begin_training()
         with self.buffers.kept() as start:
             compute = partial(self._compute_shard, step, start, ahead)
             if sum_nodes is not None:  # of exchange.streaming: it calls `compute`, and sends buckets meanwhile
                 return sum_nodes(nodes, compute)
             return [tree_sum(lo, hi, compute, self.add) for lo, hi in nodes]
 
+    def computed_aside(self, step: Step, shard: int) -> Partial:
+        """Return the sum of one shard of an update, computed with the present weights, for a comparison.
+
+        The state stays as it is, and so does what is read ahead. Release the sum afterwards.
+        """
+        [row] = self.sums(step, ((shard, shard + 1),), None)
+        return row
+
     def _compute_shard(
-        self, step: Step, start: Start, ahead: Ahead, shard: int, follow: Follow | None = None
+        self, step: Step, start: Start, ahead: Ahead | None, shard: int, follow: Follow | None = None
     ) -> Partial:
         """Return the sum of one shard: read its examples, compute their losses, differentiate, and fill its row.
 
@@ -216,21 +306,19 @@ class Replica:
             return done
         self.parameters.collect_into(done.of_parameters)  # so that backward writes into the row
         self.buffers.restore(start)  # every shard starts from the same buffers, whichever member computes it
+        self._restore_modes(self._modes)
         try:
-            inputs, target = to_device(self.loaders.read(request, partial(ahead, shard)), self.device)
+            if ahead is None:
+                batch = self.loaders.read_aside(request)
+            else:
+                batch = self.loaders.read(request, partial(ahead, shard))
+            inputs, target = to_device(batch, self.device)
             # After reading, which another process may have done: dropout must not depend on how much reading drew.
             seed_generators(shard_seed(self.spec.seed, step.position.update, shard))
             if workload.augment is not None:
                 inputs = workload.augmented(inputs)
-            resting = []
-            if count == 1:  # which has no variance, so batch norm uses its running statistics
-                resting = [norm for norm in self._batch_norms if norm.training]
-            for norm in resting:
-                norm.eval()
-            with self._arithmetic:
+            with resting(self._batch_norms) if count == 1 else _UNFOLLOWED, self._arithmetic:
                 losses = workload.checked(self._values(self.model, inputs, target), target, count)
-            for norm in resting:
-                norm.train()
             # To differentiate the losses themselves takes less time, but makes torch import sympy: 0.4 s, and tens of
             # MiB of each process.
             if losses.dtype is torch.bfloat16:
@@ -243,6 +331,9 @@ class Replica:
             raise
         except FAULTS as error:  # written out: entering reported_as_workload_error would take time for every shard
             raise workload_error(f"update {step.position.update + 1}, shard {shard}", error) from error
+        unreached = done.take_unreached()
+        if unreached:
+            done.without[unreached] = float(count)
         weight = largest_shard(step) / count
         # The gradient is in the row already. Behind it come the changes of the buffers and the quantities of the tail.
         for place, quantity in zip(done.quantities, self.tail.quantities, strict=True):
@@ -271,7 +362,9 @@ class Replica:
         Raises WorkloadError if the loss or the gradient is not finite; the state is then unchanged.
         """
         gradient, rest = self.split(total)
-        return self.advance(step, self.take_step(step, gradient, rest, step.examples))
+        # A growth rule of the user's own is asked after the step, and may raise an error.
+        with self._undone_by_errors_of_users(self.growth.asks_user(step)):
+            return self.advance(step, self.take_step(step, gradient, rest, step.examples))
 
     def split(self, total: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradient in a total, shape (L,), and the rest of the total."""
@@ -303,21 +396,35 @@ class Replica:
         loss = sums.by_name[LOSS.name]
         # Before anything moves: an error then leaves the state as it was.
         check_finite(step, learning_rate, loss, norm)
-        self.is_whole = False
-        if self.buffers.length:
-            self.buffers.advance(rest[: self.buffers.length].div_(examples))
+        unreached = self.parameters.unreached(sums.without, examples)
         optimizer: AnyOptimizer | None = self.optimizer
         place = slice(None)
         if part is not None:
             optimizer = part.optimizer
             place = part.place
-        if optimizer is not None:
-            if self.spec.optimizer.clipping is not None:
-                clip(gradient, norm, self.spec.optimizer.clipping)
-            optimizer.step(gradient, learning_rate, step.position.update)
-            if self.average is not None:
-                self.average.follow(step.position.update, place)
+        with self._undone_by_errors_of_users(_is_users(optimizer)):
+            self.is_whole = False
+            if self.buffers.length:
+                self.buffers.advance(rest[: self.buffers.length].div_(examples))
+            if optimizer is not None:
+                if self.spec.optimizer.clipping is not None:
+                    clip(gradient, norm, self.spec.optimizer.clipping)
+                if unreached:  # torch's optimizers leave a parameter alone whose gradient is None
+                    optimizer.step(gradient, learning_rate, step.position.update, unreached)
+                else:
+                    optimizer.step(gradient, learning_rate, step.position.update)
+                if self.average is not None:
+                    self.average.follow(step.position.update, place)
+            if unreached and self.missed is not None:
+                self.missed[unreached] += 1.0
         return Taken(loss, learning_rate, norm, sums)
+
+    def _undone_by_errors_of_users(self, is_asked: bool) -> AbstractContextManager[None]:
+        """Return a context that restores the state if the user's code, which moves it if `is_asked`, raises.
+
+        After a fault of the device, nothing of the state can be trusted, so the state stays as it is, not whole.
+        """
+        return undone_by_errors(self, unless=DeviceFault) if is_asked else _UNDONE
 
     def advance(self, step: Step, taken: Taken) -> Committed:
         """Advance the position past an update whose step is taken, and let the growth take that update into account."""
@@ -337,6 +444,11 @@ class Replica:
         registered = {name: tensor.view(-1) for name, tensor in self.registered.items()}
         return self.of_one() | registered | self.growth.tensors() | self.judgement.tensors()
 
+    @property
+    def num_bytes(self) -> int:
+        """Return the size of the state."""
+        return sum(vector.nbytes for vector in self.tensors().values())
+
     def of_one(self) -> dict[str, Tensor]:
         """Return the vectors of which each logical replica has its own."""
         vectors = self.model_tensors()
@@ -344,7 +456,14 @@ class Replica:
             vectors[f"optimizer.{name}"] = vector
         if self.average is not None:
             vectors["average"] = self.average.vector
+        if self.missed is not None:
+            vectors[MISSED] = self.missed
         return vectors
+
+    @property
+    def missed(self) -> Tensor | None:
+        """Return the optimizer's count of the updates without a gradient, by parameter; None if it needs none."""
+        return self.optimizer.missed if isinstance(self.optimizer, FlatOptimizer) else None
 
     def model_tensors(self) -> dict[str, Tensor]:
         """Return the vectors on which the gradient depends, which are the model's vectors in `tensors()`."""
@@ -374,7 +493,7 @@ class Replica:
         for name, vector in mine.items():
             if name in snapshot.tensors:
                 vector.copy_(snapshot.tensors[name])
-            else:  # the best weights, which the job that wrote the snapshot did not keep
+            else:  # such as the best weights, which the job that wrote the snapshot did not keep
                 vector.zero_()
         self.moved_to(snapshot.position)
 
@@ -385,9 +504,47 @@ class Replica:
         return self.average.in_place()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the model's own state dict on the CPU, for export; no two tensors share memory."""
+        """Return what `exported` does, of the weights to evaluate."""
         with self.as_evaluated():
-            return {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
+            return exported(self.modules)
+
+
+@contextmanager
+def resting(norms: Sequence[nn.Module]) -> Iterator[None]:
+    """Let batch norms use their running statistics for inputs of one value per channel, which have no variance.
+
+    So it is for a shard of one example, unless that has several values per channel, as an image has pixels.
+    """
+    at_rest: list[nn.Module] = []
+
+    def rest(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        values = inputs[0]
+        if norm.training and values.ndim > 1 and values.numel() == values.shape[1]:
+            at_rest.append(norm)
+            norm.training = False
+
+    def wake(norm: nn.Module, *_: object) -> None:
+        if norm in at_rest:
+            at_rest.remove(norm)
+            norm.training = True
+
+    hooks = []
+    for norm in norms:
+        if norm.training:
+            hooks.append(norm.register_forward_pre_hook(rest))
+            hooks.append(norm.register_forward_hook(wake, always_call=True))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _is_users(optimizer: AnyOptimizer | None) -> bool:
+    """Return whether the optimizer's step runs code of the user's, or of a package that is neither ours nor torch."""
+    if isinstance(optimizer, TorchOptimizer):
+        return optimizer.is_users
+    return optimizer is not None and type(optimizer).__module__.partition(".")[0] != __name__.partition(".")[0]
 
 
 def norms_of(gradient: Tensor, lengths: Sequence[int]) -> Tensor:
@@ -410,12 +567,14 @@ def clip(gradient: Tensor, norm: float, clipping: Clipping) -> None:
 
 
 @contextmanager
-def undone_by_errors(replica: Replica) -> Iterator[None]:
-    """Restore the state before the block if it raises."""
+def undone_by_errors(replica: Replica, unless: type[BaseException] | tuple[()] = ()) -> Iterator[None]:
+    """Restore the state before the block if it raises, `unless` it raises this."""
     start = {name: vector.clone() for name, vector in replica.tensors().items()}
     position = replica.position
     try:
         yield
+    except unless:
+        raise
     except BaseException:
         replica.is_whole = False  # until all of it is back
         for name, vector in replica.tensors().items():

@@ -1,4 +1,4 @@
-"""Every seed of a run: a shard's, an epoch's order of the examples, a model's first weights.
+"""How every seed of a run is made, and the seeds of a shard.
 
 Each random number is a pure function of the job's seed and the purpose of the draw. The number of workers is not an
 argument, so no draw can depend on it.
@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 import torch
-from torch import Tensor
 
 _MASK_31 = (1 << 31) - 1
 
@@ -68,9 +67,3 @@ def shard_seed(seed: int, update: int, shard: int) -> int:
 def reading_seed(seed: int, update: int, shard: int) -> int:
     """Return the seed for reading the examples of one shard; another process may read them."""
     return draw_seed(seed, "reading", update, shard)
-
-
-def example_order(seed: int, epoch: int, examples: int) -> Tensor:
-    """Return the epoch's permutation of the training examples, shape (examples,), int64."""
-    generator = torch.Generator().manual_seed(draw_seed(seed, "order", epoch))
-    return torch.randperm(examples, generator=generator)

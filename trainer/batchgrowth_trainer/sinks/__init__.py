@@ -1,1 +1,1 @@
-"""The sinks of a run's events: the history, the metrics, the displays, and the progress reports."""
+"""The sinks of a run's events: metrics, displays, logs, trackers, and the progress reports to the operator."""

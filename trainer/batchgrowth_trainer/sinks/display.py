@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from batchgrowth.errors import duration
+from batchgrowth.errors import counted, duration
 from batchgrowth.plan import Plan
 from batchgrowth.position import Position
 from rich.console import Console, Group, RenderableType
@@ -24,12 +24,13 @@ from batchgrowth_trainer.sinks.events import (
     Sink,
     Started,
     Stopped,
+    Undone,
     Waiting,
     note_of,
     shown_metrics,
 )
 
-PACE_HALF_LIFE_SECONDS = 3.0  # of the smoothed pace; short, so that the time left soon follows a resize
+PACE_HALF_LIFE_SECONDS = 3.0  # of the smoothed pace; short, so that it soon follows a resize
 
 
 class Shown(Protocol):
@@ -69,7 +70,7 @@ class Live:
                 self._start(name, plan, position)
             case Stopped():
                 self._stop()
-            case Looked(plan=plan) | EndedEarly(plan=plan):
+            case Looked(plan=plan) | EndedEarly(plan=plan) | Undone(plan=plan):
                 self._plan = plan
                 self._note(event)
             case _:
@@ -130,10 +131,11 @@ class Live:
 
     def _left(self, done: int) -> str:
         assert self._plan is not None
-        left = self._plan.examples - done
-        if left == 0 or self._pace.per_second <= 0:
-            return "" if self._row is None else duration(self._row.seconds)
-        return f"{duration(left / self._pace.per_second)} left"
+        if self._row is None:
+            return ""
+        if done == self._plan.examples or self._row.remaining_seconds is None:
+            return duration(self._row.seconds)
+        return f"{duration(self._row.remaining_seconds)} left"
 
     def _numbers(self, plan: Plan, row: HistoryRow) -> tuple[Text, Text]:
         speed = f"  {self._pace.per_second:,.0f} examples/s" if self._pace.per_second > 0 else ""
@@ -207,7 +209,7 @@ class Lines:
                     self._note(note_of(event))
                 else:
                     self._look = note_of(event)
-            case EndedEarly(plan):
+            case EndedEarly(plan=plan) | Undone(plan=plan):
                 self._plan = plan
                 self._note(note_of(event))
             case _:
@@ -219,7 +221,10 @@ class Lines:
         self._stage = -1
         self._epoch = position.epoch
         begins = f"goes on after update {position.update:,}" if position.update else "starts"
-        self._write(f"{name} {begins}: {plan.epochs} epochs, {plan.updates:,} updates, {len(plan.stages)} stages")
+        self._write(
+            f"{name} {begins}: "
+            f"{counted(plan.epochs, 'epoch')}, {counted(plan.updates, 'update')}, {counted(len(plan.stages), 'stage')}"
+        )
 
     def _row(self, row: HistoryRow) -> None:
         if self._ended is not None:

@@ -1,17 +1,23 @@
 """The events of a run, their wording, and the sinks that receive them in the order in which they happen."""
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, Self
 
 from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.evaluations import BestEvaluation
-from batchgrowth.forecast import Forecast
+from batchgrowth.next_look import Forecast
 from batchgrowth.plan import BatchDecision, Plan
 from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec
 
 from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, HistoryRow, ResizeRow
+from batchgrowth_trainer.record.summary import significant
+from batchgrowth_trainer.user_errors import FAULTS, reason
+
+log = logging.getLogger(__name__)
 
 # The rows of the history are events as they are: HistoryRow (an update was committed), EvaluationRow and ResizeRow;
 # each is published once, even if a recovery repeats the update. So are the figures of an exchange, ExchangeFigures:
@@ -59,6 +65,21 @@ class Recovered:
 
     update: int
     cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """A check found that `workers` computed wrongly, as `cause` says: `updates` updates are undone.
+
+    Training goes on from `position`, a checkpoint that a check covers; `plan` holds there, after these `decisions`.
+    """
+
+    cause: str
+    updates: int
+    position: Position
+    plan: Plan
+    decisions: tuple[BatchDecision, ...] = ()
+    workers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +147,7 @@ class Stopped:
 
 
 Event = (
-    HistoryRow | EvaluationRow | ResizeRow | Started | Looked | EndedEarly | Recovered | CheckpointSaved
+    HistoryRow | EvaluationRow | ResizeRow | Started | Looked | EndedEarly | Recovered | Undone | CheckpointSaved
     | CheckpointFailed | ExchangeFigures | WorkersReady | Waiting | ArithmeticDiffers | Note | Finished | Stopped
 )  # fmt: skip
 
@@ -138,10 +159,83 @@ class Sink(Protocol):
         """Act on the event, or ignore it; must be quick, since an update may take a millisecond."""
 
 
-def publish(sinks: Iterable[Sink], event: Event) -> None:
-    """Hand the event to each sink in turn."""
-    for sink in sinks:
-        sink.handle(event)
+class Sinks:
+    """Hands each event to every sink in turn; it is a sink itself.
+
+    No sink ends the training: a sink that raises is dropped, and the others get a note. An event that comes while
+    another is handed out waits for its turn, since it may come from a signal handler, or from a sink.
+    """
+
+    def __init__(self, sinks: Iterable[Sink]) -> None:
+        self._sinks = list(sinks)
+        self._waiting: deque[Event] = deque()
+        self._is_busy = False
+
+    @classmethod
+    def of(cls, sinks: "Iterable[Sink] | Sinks") -> "Sinks":
+        """Return these sinks as Sinks; the same object if they are already, so that a dropped sink stays dropped."""
+        return sinks if isinstance(sinks, Sinks) else cls(sinks)
+
+    def put_first(self, sinks: Iterable[Sink]) -> Self:
+        """Let these sinks receive every event before the others, and return this object."""
+        self._sinks[:0] = sinks
+        return self
+
+    def add_to_next(self, event: Event) -> None:
+        """Hand the event out before the next one; for a caller that may be inside of what a sink does now."""
+        self._waiting.append(event)
+
+    def handle(self, event: Event) -> None:
+        """Hand the event to each sink, unless an event is being handed out: then it waits."""
+        self._waiting.append(event)
+        if self._is_busy:
+            return
+        self._is_busy = True
+        try:
+            while self._waiting:
+                self._hand_out(self._waiting.popleft())
+        finally:
+            self._is_busy = False
+
+    def _hand_out(self, event: Event) -> None:
+        for sink in list(self._sinks):
+            try:
+                sink.handle(event)
+            except FAULTS as error:
+                self._sinks.remove(sink)
+                log.debug("the sink %s raised an error", type(sink).__name__, exc_info=error)
+                self._waiting.append(
+                    Note(f"{type(sink).__name__} is left out from now on, since it raised {reason(error)}; training "
+                         "goes on without it")
+                )  # fmt: skip
+
+
+class Held:
+    """Keeps the events for sinks that write into the output folder, until the run takes that over."""
+
+    def __init__(self, make: Callable[[], Sequence[Sink]], audience: Sinks) -> None:
+        """Keep `make`, which makes the sinks, since they read what an earlier run of theirs has left there; `audience`
+        has them from then on.
+        """
+        self._make = make
+        self._audience = audience
+        self._waiting: list[Event] = []
+        self._is_over = False
+
+    def handle(self, event: Event) -> None:
+        """Keep the event, until there are the sinks to get it themselves."""
+        if not self._is_over:
+            self._waiting.append(event)
+
+    def release(self) -> None:
+        """Make the sinks, and hand them what has happened so far."""
+        sinks = self._make()
+        self._is_over = True
+        late = Sinks(sinks)
+        for event in self._waiting:
+            late.handle(event)
+        self._waiting.clear()
+        self._audience.put_first(sinks)
 
 
 # --- The wording of a run's numbers and events, the same on a terminal and in a log ---
@@ -149,7 +243,7 @@ def publish(sinks: Iterable[Sink], event: Event) -> None:
 
 def shown_metrics(row: EvaluationRow) -> str:
     """Return each metric after a comma: `, accuracy 0.9917`."""
-    return "".join(f", {name} {value:.4f}" for name, value in row.metrics.items())
+    return "".join(f", {name} {significant(value)}" for name, value in row.metrics.items())
 
 
 def note_of(event: Event) -> str | None:
@@ -170,6 +264,9 @@ def _text_of(event: Event) -> str | None:
             return _early_end(event)
         case Recovered(update, cause):
             return f"update {update:,}: {cause}; going on from the last committed update"
+        case Undone(cause, updates, position):
+            where = f"update {position.update:,}, which a check covers"
+            return f"{cause}; {updates:,} updates are undone, back to {where if position.update else 'the beginning'}"
         case CheckpointFailed(reason):
             return f"checkpoint failed: {reason}"
         case Waiting(cause):

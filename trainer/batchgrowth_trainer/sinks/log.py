@@ -2,15 +2,17 @@
 
 import json
 import logging
+import os
 import time
 from collections import deque
 from datetime import UTC, datetime
 from pathlib import Path
 
-from batchgrowth.errors import duration
+from batchgrowth.errors import counted, duration
 
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow
 from batchgrowth_trainer.record.output import JOURNAL_FILE
+from batchgrowth_trainer.record.storage import APPEND, open_own
 from batchgrowth_trainer.sinks.events import CheckpointSaved, Event, Finished, Looked, Started, Stopped, note_of
 
 log = logging.getLogger(__name__)
@@ -33,7 +35,9 @@ class LogLines:
                 self._name = name
                 self._update = position.update
                 begins = "resumes" if position.update else "starts"
-                text: str | None = f"{begins} a plan of {plan.updates:,} updates in {len(plan.stages)} stages"
+                text: str | None = (
+                    f"{begins} a plan of {counted(plan.updates, 'update')} in {counted(len(plan.stages), 'stage')}"
+                )
             case EvaluationRow():
                 level = logging.DEBUG
                 text = f"evaluated after epoch {event.epoch:g}: loss {event.loss:.6g}"
@@ -91,8 +95,8 @@ class Journal:
         try:
             if self._path.exists() and self._path.stat().st_size >= LONGEST_BYTES:
                 self._path.replace(self._path.with_name(f"older-{JOURNAL_FILE}"))
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write("".join(self._waiting))
+            with os.fdopen(open_own(self._path, APPEND), "ab") as file:
+                file.write("".join(self._waiting).encode())
         except OSError:  # ends no training: the journal is for people, and the history has the numbers
             self._not_before = time.monotonic() + _RETRY_SECONDS
         else:

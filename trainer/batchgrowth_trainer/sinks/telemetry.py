@@ -54,6 +54,12 @@ class Telemetry:
                 metrics["batchgrowth_workers"].labels("wanted").set(plan.stage_at(event.update - 1).workers)
                 metrics["batchgrowth_workers"].labels("training").set(event.workers)
                 metrics["batchgrowth_last_progress_timestamp_seconds"].set(time.time())
+                if event.outlook is not None:
+                    remaining = event.outlook.remaining
+                    bounds = {"expected": remaining.value, "low": remaining.low, "high": remaining.high}
+                    for bound, seconds in bounds.items():
+                        metrics["batchgrowth_remaining_seconds"].labels(bound).set(seconds)
+                    metrics["batchgrowth_update_forecast_seconds"].set(event.outlook.update_seconds)
                 spent = metrics["batchgrowth_update_duration_seconds"]
                 spent.labels("compute").observe(event.compute_seconds)
                 spent.labels("exchange").observe(event.exchange_seconds)
@@ -69,6 +75,8 @@ class Telemetry:
             case events.Looked(row, quantity, _, plan):
                 self._plan = plan
                 metrics["batchgrowth_growth_quantity"].labels(quantity).set(row.value)
+            case events.Undone(plan=plan):
+                self._plan = plan
             case events.EndedEarly():
                 metrics["batchgrowth_progress_ratio"].set(1.0)
             case events.Recovered():

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 ACKNOWLEDGE_SECONDS = 5.0
 """The longest that a worker waits for its driver to acknowledge that it leaves."""
 GRACE_SECONDS = 45.0
-"""The longest that it then waits to be released; a pod's grace period exceeds these two and CLOSE_SECONDS."""
+"""The longest that it then waits to be released; the pod's terminationGracePeriodSeconds exceeds these
+two and CLOSE_SECONDS."""
 CLOSE_SECONDS = 5.0
 """The longest that Dask may take to close; it may wait for a lost scheduler, or a thread that trains."""
 _POLL_SECONDS = 0.02
@@ -73,6 +74,31 @@ def _flush(code: int, why: str) -> None:
 def _flush_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
+
+
+_TO_ALL = (signal.SIGTERM, signal.SIGHUP)
+
+
+def outlive_signals() -> None:
+    """Let SIGINT, SIGTERM and SIGHUP do nothing in this process, because its parent acts on them.
+
+    A terminal, `timeout` and service managers signal all processes of a run. A local worker finishes its update, and
+    lives until the driver has saved its state; it ends with the driver's process at the latest.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in _TO_ALL:
+        signal.signal(number, _nothing)  # programs that users' code starts would inherit SIG_IGN
+
+
+def end_on_signals() -> None:
+    """Let SIGTERM and SIGHUP end this process, which is a child of one that outlives them."""
+    for number in _TO_ALL:
+        if signal.getsignal(number) is _nothing:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _nothing(*_: Any) -> None:
+    """Do nothing."""
 
 
 def exit_when_asked() -> None:

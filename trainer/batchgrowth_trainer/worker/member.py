@@ -19,6 +19,7 @@ from batchgrowth.errors import BatchGrowthError
 from batchgrowth.evaluations import evaluation_due
 from batchgrowth.plan import Step
 from batchgrowth.position import Position
+from batchgrowth.shards import busiest
 from batchgrowth.spec import JobSpec
 from torch import Tensor
 
@@ -26,15 +27,17 @@ from batchgrowth_trainer.building import build_replica
 from batchgrowth_trainer.exchange.connections import Encryption, Listener
 from batchgrowth_trainer.exchange.group import Group, PeerLost, form_group, spread_state, swap_with_all
 from batchgrowth_trainer.exchange.reduction import Reduction
-from batchgrowth_trainer.exchange.strategy import Setting, strategy_of
+from batchgrowth_trainer.exchange.spot_check import Answer, Finding, Found, SpotCheck, answers_of
+from batchgrowth_trainer.exchange.strategy import Round, Setting, strategy_of
 from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.record.snapshot import PackedTensor, Snapshot, unpack
 from batchgrowth_trainer.replica.data import run_of
 from batchgrowth_trainer.replica.devices import prepare_process
 from batchgrowth_trainer.replica.evaluation import is_judged, judged
+from batchgrowth_trainer.replica.later import look_back
 from batchgrowth_trainer.user_errors import DeviceFault, reported_as_device_fault
 from batchgrowth_trainer.worker import messages
-from batchgrowth_trainer.worker.pause import PauseClock
+from batchgrowth_trainer.worker.resize_pause import PauseClock
 
 TICK_SECONDS = 1.0
 STUCK_SECONDS = 300.0
@@ -189,6 +192,10 @@ class Member:
         self.rows: deque[HistoryRow] = deque(maxlen=_KEPT_ROWS + longest)
         self.evaluations: deque[messages.EvaluationReport] = deque(maxlen=_KEPT_EVALUATIONS)
         self.pause_clock = PauseClock()
+        self.covered = 0
+        """The update after which the newest check found nothing, of those in which this member took part."""
+        self.compared = 0
+        """The same of those that compared it with others: alone, a processor that always errs alike finds nothing."""
         self._model: Mapping[str, PackedTensor] = {}
 
     def train(self, order: messages.Order, send: Send, encryption: Encryption | None) -> messages.MemberOutcome:
@@ -203,19 +210,26 @@ class Member:
                 )
                 self._catch_up(group)
                 _MemberGeneration(self, order, group, send).run()
-            return self._outcome()
+            return self.outcome()
         except PeerLost as error:
-            return self._outcome(lost=str(error))
+            return self.outcome(lost=str(error))
         except BatchGrowthError as error:
-            return self._outcome(error=error)
+            return self.outcome(error=error)
+        except Found as found:
+            return self.outcome(finding=replace(found.finding, covered=self.covered, compared=self.compared))
         finally:
             self.control.training(False)
             if group is not None:
                 group.close()
 
-    def _outcome(self, lost: str = "", error: BatchGrowthError | None = None) -> messages.MemberOutcome:
+    def outcome(
+        self, lost: str = "", error: BatchGrowthError | None = None, finding: Finding | None = None
+    ) -> messages.MemberOutcome:
+        """Return how far the member is, and why its generation ended."""
         replica = self.replica
-        return messages.MemberOutcome(replica.position.update, lost, error, is_judged(replica), replica.is_whole)
+        return messages.MemberOutcome(
+            replica.position.update, lost, error, is_judged(replica), replica.is_whole, finding
+        )
 
     def close(self) -> None:
         """Close the member's watchdog, loaders and listener; its replica is only memory."""
@@ -243,6 +257,16 @@ class Member:
             rows = [p.row.cpu().numpy().copy() for p in partials]
         self.replica.rows.release(partials)
         return rows
+
+    def answers(self, model: Mapping[str, PackedTensor], step: Step, shard: int, times: int) -> list[Answer]:
+        """Return the answers to one shard of an update, computed with this model, which replaces the member's own."""
+        prepare_process(self.replica.spec)
+        with reported_as_device_fault(f"a worker at update {step.position.update}"), self.watchdog:
+            for name, vector in self.replica.model_tensors().items():
+                vector.copy_(unpack(model[name]))
+            if times == 1:  # not a second time, to judge
+                look_back(self.replica, step, shard)
+            return answers_of(self.replica, step, shard, times)
 
     def _catch_up(self, group: Group) -> None:
         """Bring every member to the most advanced state. Raises DeviceFault if no member has a whole state.
@@ -292,7 +316,9 @@ class _MemberGeneration:
         self._order = order
         self._group = group
         self._send = send
-        self._strategy = strategy_of(Setting(self._replica, group, member.watchdog, self._check))
+        setting = Setting(self._replica, group, member.watchdog, self._check)
+        self._strategy = strategy_of(setting)
+        self._spot_check = SpotCheck(setting)
         self._is_reporter = group.rank == 0
         self._reported = order.reported
         self._reported_at = time.perf_counter()
@@ -314,29 +340,48 @@ class _MemberGeneration:
             # Before the boundary, so that a snapshot that is taken there has what the evaluation decided.
             self._evaluate_if_due()
             control.at_boundary()
-            # The plan may end before the order does: a batch that has grown has made it shorter.
-            if stop or replica.position.update >= self._order.until or replica.plan.is_done(replica.position):
+            if stop or self._is_at_end():
                 break
             if control.abandoned:
                 raise PeerLost("another driver has taken over")
             made = self._strategy.round(self._stop_requested)
-            # The updates of a round share its times in equal parts, the last one ending now.
-            num_updates = len(made.done)
-            seconds = (
-                made.compute_seconds / num_updates,
-                made.exchange_seconds / num_updates,
-                made.wait_seconds / num_updates,
-            )
-            for number, (step, committed) in enumerate(made.done, start=1):
-                ago = (num_updates - number) * sum(seconds)
-                self._member.rows.append(HistoryRow.now(step, replica.plan, committed, self._group.size, seconds, ago))
+            self._add_rows(made)
             self._member.pause_clock.start(replica.position.update)
+            figures = made.figures
+            # Also at the end: a worker that leaves, or the last one to hold the weights, is checked before.
+            is_last = made.stop or self._is_at_end()
+            if self._spot_check.after([step for step, _ in made.done], is_last=is_last):
+                self._member.covered = replica.position.update
+                if self._group.size > 1:
+                    self._member.compared = replica.position.update
+                figures = figures.then(ExchangeFigures(checks=1, checked_update=replica.position.update))
             if self._is_reporter:
-                self._figures = self._figures.then(made.figures)
+                self._figures = self._figures.then(figures)
             if time.perf_counter() - self._reported_at > self._report_seconds:
                 self._report()
             stop = made.stop
         self._report()
+
+    def _add_rows(self, made: Round) -> None:
+        """Add a row for each update of a round: they share its times by the examples of their busiest member, and the
+        last one ends now.
+        """
+        size = self._group.size
+        parts = [busiest(step.examples, step.shards, size) for step, _ in made.done]
+        left = made.compute_seconds + made.exchange_seconds + made.wait_seconds
+        for part, (step, committed) in zip(parts, made.done, strict=True):
+            share = part / sum(parts)
+            seconds = (share * made.compute_seconds, share * made.exchange_seconds, share * made.wait_seconds)
+            left -= sum(seconds)
+            row = HistoryRow.now(step, self._replica.plan, committed, size, seconds, max(0.0, left))
+            self._member.rows.append(row)
+
+    def _is_at_end(self) -> bool:
+        """Return whether the order is carried out. The plan may end before: a batch that has grown has made it
+        shorter.
+        """
+        replica = self._replica
+        return replica.position.update >= self._order.until or replica.plan.is_done(replica.position)
 
     def _check(self) -> None:
         if self._member.control.is_over(self._order.generation):
@@ -358,7 +403,7 @@ class _MemberGeneration:
         if rows:
             self._reported = rows[-1].update
         if rows or sent:
-            self._send(messages.RowsReport(rows, figures))
+            self._send(messages.RowsReport(rows, figures, is_of_alone=self._group.size == 1))
         self._bytes_reported += sent
         self._reported_at = time.perf_counter()
 

@@ -12,6 +12,7 @@ from batchgrowth.position import Position
 from pydantic import Discriminator, TypeAdapter
 
 from batchgrowth_trainer.exchange.connections import RankAssignment
+from batchgrowth_trainer.exchange.spot_check import Finding
 from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.record.history import HistoryRow
 
@@ -37,7 +38,8 @@ class Order:
 class Prepared:
     """A member that can join at the next update boundary; `gpu` is the UUID of its GPU, empty on a CPU.
 
-    `listens_at` is the address at which other members connect to it; `arithmetic` is that of the job's first shard.
+    `listens_at` is the address at which other members connect to it; `arithmetic` is that of the job's first shard;
+    `code` has the digests of the user's sources, see `user_code.code_digests`. `state_bytes` is the size of its state.
     """
 
     name: str
@@ -45,6 +47,8 @@ class Prepared:
     gpu: str
     listens_at: tuple[str, int]
     arithmetic: Arithmetic
+    code: Mapping[str, str] = field(default_factory=dict)
+    state_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ class MemberOutcome:
 
     `is_judged` is false if its state lacks the evaluation after that update, which another member may have. `is_whole`
     is false if a step failed midway, or another member's state arrived only in part: training cannot continue from its
-    state.
+    state. `finding` is what a check of the members found, the same for all of them; their states are then in doubt.
     """
 
     update: int
@@ -61,6 +65,7 @@ class MemberOutcome:
     error: BatchGrowthError | None = None
     is_judged: bool = True
     is_whole: bool = True
+    finding: Finding | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +80,13 @@ class Gradients:
 class RowsReport:
     """Committed updates, and the figures of their exchange since the report before.
 
-    Every member reports the bytes that it has sent; only rank 0 reports the rows and the other figures.
+    Every member reports the bytes that it has sent; only rank 0 reports the rows and the other figures. `is_of_alone`
+    says that the member had no peers.
     """
 
     rows: tuple[HistoryRow, ...]
     figures: ExchangeFigures = field(default_factory=ExchangeFigures)
+    is_of_alone: bool = False
     kind: Literal["rows"] = "rows"
 
 

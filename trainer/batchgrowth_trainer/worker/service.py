@@ -10,6 +10,8 @@ import asyncio
 import logging
 import random
 import socket
+import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,8 +28,9 @@ from distributed import Worker, get_worker
 from distributed.core import error_message
 from distributed.protocol import to_serialize
 
+from batchgrowth_trainer.building import begin
 from batchgrowth_trainer.exchange.connections import Encryption
-from batchgrowth_trainer.record.functions import receive
+from batchgrowth_trainer.exchange.spot_check import Answer
 from batchgrowth_trainer.record.snapshot import (
     PackedSnapshot,
     PackedTensor,
@@ -37,11 +40,13 @@ from batchgrowth_trainer.record.snapshot import (
     unpack_snapshot,
 )
 from batchgrowth_trainer.replica.evaluation import is_judged, trained_of
-from batchgrowth_trainer.user_code import find_modules_in
+from batchgrowth_trainer.user_code import code_digests
+from batchgrowth_trainer.user_errors import doing
 from batchgrowth_trainer.worker import messages
 from batchgrowth_trainer.worker.addresses import host_and_port
 from batchgrowth_trainer.worker.leave import Leave, end_when
 from batchgrowth_trainer.worker.member import Member
+from batchgrowth_trainer.worker.own_certificate import OwnCertificate
 
 log = logging.getLogger(__name__)
 
@@ -63,8 +68,8 @@ def draw_apart() -> None:
 draw_apart()
 
 _MEMBERS: dict[str, Member] = {}
-_PREPARING: set[str] = set()
-"""The runs whose member is being built; no member stays of a run that leaves the set before it is."""
+_PREPARING: dict[str, int] = {}
+"""The runs whose member is being built, with the thread that builds it; no member stays of a run that leaves before."""
 _STARTS: dict[str, int] = {}
 """The starts, numbered, of the trainers that drive the runs which this process knows, or knew."""
 
@@ -95,7 +100,7 @@ def _announce_leave(worker: Worker) -> None:
 
 def _abandon(run_ids: Iterable[str]) -> None:
     for run_id in run_ids:
-        _PREPARING.discard(run_id)
+        _PREPARING.pop(run_id, None)
         if member := _MEMBERS.pop(run_id, None):
             log.info("%s: the member is dropped after update %d", job_of(run_id), member.replica.position.update)
             member.control.abandoned = True
@@ -126,27 +131,31 @@ def prepare_member(
     log.info("%s: preparing a member", job_of(run_id))
     # First, because a superseded driver must not make this worker load anything.
     _obey(run_id, start)
-    find_modules_in(paths)
-    if function:
-        receive(function)
     worker = get_worker()
     listen(worker)
     if run_id not in _MEMBERS:
-        _PREPARING.add(run_id)
+        _PREPARING[run_id] = threading.get_ident()
         try:
+            begin(spec, paths, function, is_worker=True)
             member = Member(spec, host_and_port(worker.address)[0])
             _MEMBERS[run_id] = member
             member.watchdog.watch(_end)
             if run_id not in _PREPARING:  # it was forgotten meanwhile, on the event loop
                 _abandon([run_id])
         finally:
-            _PREPARING.discard(run_id)
+            _PREPARING.pop(run_id, None)
     member = member_of(run_id)
     gpu = ""
     if torch.cuda.is_available():
         gpu = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
     return messages.Prepared(
-        str(worker.name), socket.gethostname(), gpu, member.listener.address, member.replica.arithmetic
+        str(worker.name),
+        socket.gethostname(),
+        gpu,
+        member.listener.address,
+        member.replica.arithmetic,
+        code_digests(),
+        member.replica.num_bytes,
     )
 
 
@@ -180,6 +189,13 @@ def compute_gradients(
     return messages.Gradients(rows, time.perf_counter() - began)
 
 
+def compute_answers(
+    run_id: str, model: Mapping[str, PackedTensor], step: Step, shard: int, times: int = 1
+) -> list[Answer]:
+    """Return what this member answers if it computes one shard of the update `step`, so many times, with this model."""
+    return member_of(run_id).answers(model, step, shard, times)
+
+
 def listen(worker: Worker) -> None:
     """Let the worker answer `Calls.request`: its thread calls a function after its earlier work.
 
@@ -210,6 +226,12 @@ async def ping() -> bool:
     return True
 
 
+async def what_it_does(run_id: str) -> str:
+    """Return what the thread does that builds the run's member, as a clause such as `importing numpy`."""
+    frame = sys._current_frames().get(_PREPARING.get(run_id, 0))
+    return "starting" if frame is None else doing(frame)
+
+
 async def request_stop(run_id: str, generation: int) -> None:
     """Stop this generation after the current update."""
     member_of(run_id).control.request_stop(generation)
@@ -218,6 +240,11 @@ async def request_stop(run_id: str, generation: int) -> None:
 async def cancel_generation(run_id: str, generation: int) -> None:
     """End this generation, because a member has died before the group formed, or hangs."""
     member_of(run_id).control.cancel(generation)
+
+
+async def how_far(run_id: str) -> messages.MemberOutcome:
+    """Return how far this process's member is."""
+    return member_of(run_id).outcome()
 
 
 async def take_snapshot(
@@ -291,9 +318,13 @@ def _refuse_earlier(start: int) -> None:
 def _encryption(worker: Worker, spec: JobSpec) -> Encryption | None:
     """Return TLS contexts with the worker's certificate if the worker speaks TLS; each generation reads the files
     again.
+
+    In a run's own cluster, members greet each other by TLS, whatever the spec says, and go on without it.
     """
-    if not worker.address.startswith("tls://") or spec.exchange.encryption == "Disabled":
+    is_own = isinstance(worker.security, OwnCertificate)
+    is_wished = worker.address.startswith("tls://") and spec.exchange.encryption != "Disabled"
+    if not (is_own or is_wished):
         return None
     listening = worker.security.get_listen_args("worker")
     dialling = worker.security.get_connection_args("worker")
-    return Encryption(listening["ssl_context"], dialling["ssl_context"])
+    return Encryption(listening["ssl_context"], dialling["ssl_context"], is_kept=not is_own)

@@ -1,12 +1,16 @@
-"""The job's arithmetic, from its checkpoint or else its first worker, and the workers whose arithmetic differs."""
+"""The job's arithmetic, from its checkpoint or else its first worker, and the workers whose arithmetic differs.
+
+The same goes for the sources of the user's code: a worker that has others is held back.
+"""
 
 import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from batchgrowth.errors import ClusterError
+from batchgrowth.errors import ClusterError, WorkloadError
 
 from batchgrowth_trainer.record.arithmetic import Arithmetic
+from batchgrowth_trainer.user_errors import seen_at
 from batchgrowth_trainer.worker.messages import Prepared
 
 MOST_RECORDS = 32
@@ -36,16 +40,53 @@ class Arithmetics:
         self._required = required
         self._publish = publish
         stored = known or {}
+        self._first: Prepared | None = None
+        """The worker of this run whose arithmetic became the job's; None if an earlier run's did."""
         self._job = {role: Arithmetic.from_json(stored[role]) for role in (SHARDS, STEPS) if role in stored}
         self._records: list[dict[str, str]] = [dict(record) for record in stored.get("differing", ())]
         self._differing: dict[str, tuple[str, str]] = {}  # by address, "" for the trainer's own: its name, and why
+        self._code: Mapping[str, str] | None = None
+        self._other_code: dict[str, str] = {}  # by address: why it is held back
 
     def compare(self, address: str, prepared: Prepared) -> None:
-        """Compare a worker that has become ready; the first worker's arithmetic becomes the job's."""
+        """Compare a worker that has become ready; the first worker's arithmetic and code become the job's.
+
+        Raises WorkloadError if it differs from the first worker, and nothing but the code can be the reason: both are
+        processes of one machine.
+        """
+        if self._code is None:
+            self._code = prepared.code
+        if prepared.code != self._code:
+            names = self._code.keys() | prepared.code.keys()
+            files = sorted(name for name in names if self._code.get(name) != prepared.code.get(name))
+            why = f"it has another {files[0]}" + (f" and {len(files) - 1} more files" if files[1:] else "")
+            self._other_code[address] = why
+            self._differing[address] = prepared.name, why
+            self._publish(
+                self._by_name(),
+                f"worker {_named(prepared)} is held back: {why} than the workers before it. Undo the change, or end "
+                "this run and --resume it, which trains on with the new code.",
+            )
+            return
+        if SHARDS not in self._job:
+            self._first = prepared
+        self._check_process(prepared)
         why = self._compare(SHARDS, prepared.name, prepared.host, prepared.arithmetic)
         if why:
             self._differing[address] = prepared.name, why
             self._publish(self._by_name(), self._line(f"worker {_named(prepared)}", why))
+
+    def _check_process(self, prepared: Prepared) -> None:
+        first = self._first
+        if first is None or first.host != prepared.host or not prepared.arithmetic.is_unexplained(first.arithmetic):
+            return
+        raise WorkloadError(
+            f"the first shard comes out otherwise in another process: workers {first.name} and {prepared.name} on "
+            f"{prepared.host} computed it with the same processor, torch and threads, and each of them twice with the "
+            "same bits. So the model, the loss or the data depend on the process: on its number, its time, its "
+            "environment, an id() or a file that has changed. Make them from the arguments and from torch, "
+            f"numpy.random or random, which the trainer seeds before it imports your module{seen_at(None)}"
+        )
 
     def compare_own(self, role: str, arithmetic: Arithmetic) -> None:
         """Compare the trainer's own process, which computes in that role. Raises ClusterError if it is refused."""
@@ -67,6 +108,7 @@ class Arithmetics:
 
     def left(self, address: str) -> None:
         """Stop reporting a worker that is gone."""
+        self._other_code.pop(address, None)
         if self._differing.pop(address, None):
             self._publish(self._by_name(), "")
 
@@ -74,8 +116,24 @@ class Arithmetics:
         """Return whether the worker's arithmetic is not the job's."""
         return address in self._differing
 
+    def has_other_code(self, address: str) -> bool:
+        """Return whether the worker is held back for its code."""
+        return address in self._other_code
+
+    def adopt_code(self, address: str, prepared: Prepared) -> None:
+        """Take this worker's code as the job's, because every worker that had the job's code is gone."""
+        why = self._other_code[address]
+        for one in self._other_code:
+            del self._differing[one]
+        self._other_code.clear()
+        self._code = prepared.code
+        line = f"every worker with the job's code is gone; worker {_named(prepared)} goes on with its own: {why}"
+        self._publish(self._by_name(), line)
+
     def refusal(self, address: str) -> str:
         """Return a line about why the worker must not compute; empty if it may."""
+        if address in self._other_code:
+            return f"worker {self._differing[address][0]} is held back: {self._other_code[address]}"
         if not self._required or address not in self._differing:
             return ""
         name, why = self._differing[address]
@@ -83,6 +141,7 @@ class Arithmetics:
 
     def begin_with(self, prepared: Prepared) -> None:
         """Take this worker's arithmetic as the job's, because nothing is trained yet and the first worker is gone."""
+        self._first = prepared
         self._job[SHARDS] = prepared.arithmetic
         self._differing.clear()
         self._records.clear()

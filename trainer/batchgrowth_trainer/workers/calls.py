@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from itertools import count
 from pickle import PicklingError
 from typing import Any, Literal, TypeVar
@@ -24,7 +25,7 @@ from distributed.protocol.pickle import dumps, loads
 
 from batchgrowth_trainer.user_errors import described
 from batchgrowth_trainer.worker.messages import COMPUTE
-from batchgrowth_trainer.workers.connection import LOST, SchedulerLost
+from batchgrowth_trainer.workers.connection import LOST, SchedulerLost, closed_is_lost
 
 CALL_SECONDS = 60.0
 """The default timeout of a call, in seconds."""
@@ -79,6 +80,12 @@ class WorkerRequest:
         return self._error
 
 
+def drop(task: Future) -> None:
+    """Cancel a task whose result nobody needs; a scheduler that was lost knows it no longer."""
+    with suppress(ClosedClientError, OSError):
+        task.cancel()
+
+
 class Calls:
     """Makes calls through the client; `registered` has the addresses of the workers that the scheduler knows.
 
@@ -105,7 +112,12 @@ class Calls:
                 self._check()
         finally:
             running.cancel()  # does nothing to one that is done
-        return running.result()
+        return self._result(running)
+
+    def _result(self, running: concurrent.futures.Future[Answer]) -> Answer:
+        """Return the result of a coroutine that is done. Raises its error, and an OSError if the client has closed."""
+        with closed_is_lost(self._client):
+            return running.result()
 
     def start(self, work: Coroutine[Any, Any, Answer]) -> concurrent.futures.Future[Answer]:
         """Start the coroutine without waiting for it; its errors are dropped unless the caller takes its result."""
@@ -146,7 +158,7 @@ class Calls:
         asking = self.start(self._client._run(function, *arguments, workers=[worker], on_error="return"))
 
         def answers() -> dict[str, Any] | None:
-            return _usable(function, asking.result) if asking.done() else None
+            return _usable(function, lambda: self._result(asking)) if asking.done() else None
 
         return answers
 
@@ -161,6 +173,14 @@ class Calls:
         """
         while worker in self.registered and not await self._client._run(function, workers=[worker], on_error="ignore"):
             await asyncio.sleep(_RETRY_SECONDS)
+
+    async def answer_of(self, function: Callable[..., Any], *arguments: Any, worker: str) -> Any | None:
+        """Call a coroutine function on this worker's event loop; return its answer, None if there is none.
+
+        A coroutine for the client's event loop.
+        """
+        answers = await self._client._run(function, *arguments, workers=[worker], on_error="ignore")
+        return answers.get(worker)
 
     def fetch(self, future: Future, take: Callable[[Any | None], None]) -> None:
         """On the client's event loop, call `take` with the result of a finished task once it arrives, or with None if
@@ -181,10 +201,12 @@ class Calls:
     def submit(self, address: str, function: Callable[..., Any], *arguments: Any) -> Future:
         """Start a task on exactly this worker and return its future; Dask does not retry it. Raises SchedulerLost."""
         pinned = {"workers": [address], "allow_other_workers": False, "pure": False, "retries": 0}
+        packed = dumps((function, arguments))
         try:
-            return self._client.submit(_unpacked(function.__name__), dumps((function, arguments)), **pinned)
-        except ClosedClientError as error:
-            raise SchedulerLost(LOST) from error
+            with closed_is_lost(self._client):
+                return self._client.submit(_unpacked(function.__name__), packed, **pinned)
+        except OSError as error:
+            raise SchedulerLost(f"{LOST} ({error})") from error
 
     def request(
         self, address: str, function: Callable[..., Any], *arguments: Any, then: Callable[[WorkerRequest], None]
@@ -198,7 +220,8 @@ class Calls:
 
         async def requested() -> None:
             try:
-                answer = await getattr(self._client.rpc(address), COMPUTE)(call=to_serialize((function, arguments)))
+                with closed_is_lost(self._client):
+                    answer = await getattr(self._client.rpc(address), COMPUTE)(call=to_serialize((function, arguments)))
                 request.end(answer)
             except (OSError, TimeoutError):
                 request.lose()

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 import dask
 from batchgrowth.errors import ClusterError, Interrupted
 from distributed import Client
+from distributed.comm import CommClosedError
 
 from batchgrowth_trainer.worker import certificates
 from batchgrowth_trainer.worker.addresses import CONNECT_SECONDS, RETRY_SECONDS, host_and_port
@@ -123,6 +124,23 @@ def closed_in_time(client: Client) -> Iterator[Client]:
     finally:
         with suppress(TimeoutError):
             client.close(timeout=_CLOSE_SECONDS)
+
+
+@contextmanager
+def closed_is_lost(client: Client) -> Iterator[None]:
+    """Raise CommClosedError, an OSError, for whatever the block raises while the client is not connected.
+
+    A client that cannot reconnect closes, and then its calls raise ClosedClientError, RuntimeError or AttributeError,
+    depending on how far each has come.
+    """
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        if client.status == "running":
+            raise
+        raise CommClosedError(f"the client is {client.status}: {error!r}") from error
 
 
 def _no_answer(address: str, trouble: str) -> ClusterError:

@@ -3,28 +3,43 @@
 import asyncio
 import gc
 import logging
+import os
+import signal
 import sys
-import tempfile
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
 
-import dask
-from batchgrowth.contract.environment import DASK, worker_environment
+import psutil
+from batchgrowth.contract.environment import DASK, HASH_SEED, worker_environment
 from batchgrowth.contract.logs import DEFAULT_LOGS, Logs
 from batchgrowth.spec import JobSpec
-from distributed import LocalCluster
+from distributed import LocalCluster, Nanny
 from distributed.core import Status
-from distributed.utils import get_mp_context
+from distributed.security import Security
 
-LOOPBACK = "127.0.0.1"
+from batchgrowth_trainer.worker.addresses import bracketed, loopback
+from batchgrowth_trainer.worker.local import place_of_fatal_error
+from batchgrowth_trainer.worker.own_certificate import own_certificate
+from batchgrowth_trainer.workers.scratch import scratch_folder
+from batchgrowth_trainer.workers.settings import dask_settings, start_fork_server
+from batchgrowth_trainer.workers.starts import EndedStart, check_starts
+
 PRELOADED = "batchgrowth_trainer.worker.preloaded"
 """The module that the server that forks workers imports."""
+_PRELOAD = "batchgrowth_trainer.worker.local"
+_LOGS = "batchgrowth_trainer.worker.logs"
+"""Modules that Dask imports in each worker."""
 _OF_PYTHON = 1_000  # objects that Python itself may have frozen: version 3.12 starts with some 400
 _CLOSE_SECONDS = 5.0
 _AT_ONCE = 8  # workers that start together; more would keep the one event loop of them all from its connections
 _GROW_SECONDS = 0.1
+_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 0.05
 _IDLE_SECONDS = 2.0  # after which a nanny that has no process is not just restarting it
 _IDLE_SECONDS_EACH = 1.0  # for each nanny that has none
 
@@ -50,11 +65,82 @@ def existing_left_alone() -> Iterator[None]:
         gc.unfreeze()
 
 
+class WorkerProcesses(LocalCluster):  # type: ignore[misc]  # Dask has no types
+    """A LocalCluster that keeps in `ended`, in their order, why processes of workers ended or did not begin.
+
+    Once it `is_over`, no process begins.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.ended: list[EndedStart] = []
+        self.is_over = False
+        super().__init__(worker_class=_nanny_of(self), **options)
+
+    def end(self) -> None:
+        """Close the cluster, and kill the processes of workers that Dask leaves because they have not started yet."""
+        self.is_over = True
+        with suppress(TimeoutError):
+            self.close(timeout=20)
+        ends = time.monotonic() + _CLOSE_SECONDS
+        for nanny in list(self._created):
+            while time.monotonic() < ends and nanny.pid is None and _is_starting(nanny):
+                time.sleep(_POLL_SECONDS)
+            with suppress(OSError, TypeError):
+                os.kill(nanny.pid, signal.SIGKILL)
+
+
+def _is_starting(nanny: Nanny) -> bool:
+    return nanny.process is not None and nanny.process.status == Status.starting
+
+
+def _nanny_of(cluster: WorkerProcesses) -> type[Nanny]:
+    ended = cluster.ended
+
+    class TellingNanny(Nanny):  # type: ignore[misc]
+        async def instantiate(self) -> Status:
+            if cluster.is_over:
+                return Status.closed
+            try:
+                return await super().instantiate()
+            except Exception as error:
+                cause = f"the process of worker {self.name} could not be started: {type(error).__name__}: {error}"
+                ended.append(EndedStart(cause, began=False))
+                raise
+
+        def _on_worker_exit_sync(self, code: int) -> None:
+            if self.status not in _ENDING:
+                where = place_of_fatal_error(self._original_local_dir, self.name)
+                cause = f"the process of worker {self.name} {_how_it_ended(code)}{where and f' {where}'}"
+                ended.append(EndedStart(cause, self.worker_address or "", killed=-code == signal.SIGKILL))
+            super()._on_worker_exit_sync(code)
+
+    return TellingNanny
+
+
+_ENDING = {Status.closing, Status.closed, Status.closing_gracefully}
+
+
+def _how_it_ended(code: int) -> str:
+    """Return the exit code of a process, or the signal that killed it, as a clause."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        name = f" ({signal.Signals(-code).name})"
+    except ValueError:
+        name = ""
+    memory = ", as the system does if memory runs out" if -code == signal.SIGKILL else ""
+    return f"was killed by signal {-code}{name}{memory}"
+
+
 class LocalScaler:
     """Scales a LocalCluster, and replaces workers that die while they start, which Dask does not."""
 
-    def __init__(self, cluster: LocalCluster) -> None:
+    def __init__(self, cluster: WorkerProcesses) -> None:
         self._cluster = cluster
+        self._seconds: dict[int, float] = {}  # of the processor, by process
+        self._forgotten = len(cluster.ended)  # ended processes before the last worker became ready
+        self._looked_at = 0.0
+        self._worked_at = time.monotonic()
         self._target = 0
         self._grows = False
         self._idle_since: dict[object, float] = {}  # workers without a process
@@ -84,6 +170,33 @@ class LocalScaler:
                 await asyncio.sleep(_GROW_SECONDS)
         finally:
             self._grows = False
+
+    def check_starts(self, known: Collection[str]) -> None:
+        """Raise ClusterError if processes keep ending before their worker is ready; `known` were, or are dealt with."""
+        ended = self._cluster.ended[self._forgotten :]
+        check_starts(start for start in ended if not start.address or start.address not in known)
+
+    def forget_starts(self) -> None:
+        """Note that a worker is ready, so that workers can be."""
+        self._forgotten = len(self._cluster.ended)
+
+    def worked_at(self) -> float:
+        """Return when a worker's process, or the server that forks them, was last seen to have used the processor."""
+        now = time.monotonic()
+        if now - self._looked_at < _LOOK_SECONDS:
+            return self._worked_at
+        self._looked_at = now
+        server = vars(forkserver)["_forkserver"]._forkserver_pid
+        for pid in [server, *(nanny.pid for nanny in list(self._cluster._created))]:
+            if pid is None:
+                continue
+            with suppress(psutil.Error):  # it may end meanwhile
+                spent = psutil.Process(pid).cpu_times()
+                seconds = spent.user + spent.system
+                if seconds > self._seconds.get(pid, 0.0):
+                    self._worked_at = now
+                self._seconds[pid] = seconds
+        return self._worked_at
 
     def repair(self) -> None:
         """Replace workers that failed to start.
@@ -126,14 +239,27 @@ def _main_left_alone() -> Iterator[None]:
 
 
 @contextmanager
-def local_cluster(spec: JobSpec, logs: Logs = DEFAULT_LOGS) -> Iterator[LocalCluster]:
+def local_cluster(
+    spec: JobSpec, logs: Logs = DEFAULT_LOGS, security: Security | None = None
+) -> Iterator[WorkerProcesses]:
     """Yield a cluster without workers yet, ready to `scale`; remove its processes and files at the end.
 
-    If `logs` is detailed, every worker process logs too, else it is silent but for critical messages.
+    If `logs` is detailed, every worker process logs too, else it is silent but for critical messages. Only processes
+    with the cluster's certificate can connect, by default one of its own. The cluster uses none of the user's settings
+    of Dask.
     """
-    # The pool notes lost peers in a line of its own; torch would print a stack trace.
-    environment = {**worker_environment(spec.workers.threads), "TORCH_CPP_LOG_LEVEL": "ERROR"}
-    settings = {
+    with scratch_folder() as scratch, own_settings():
+        cluster = new_cluster(scratch, spec.workers.threads, logs, security)
+        try:
+            yield cluster
+        finally:
+            cluster.end()
+
+
+@contextmanager
+def own_settings() -> Iterator[None]:
+    """Use the settings of a cluster of ours in the block, in which it starts workers and they train."""
+    settings: dict[str, Any] = {
         "distributed.worker.multiprocessing-method": "forkserver",
         "distributed.worker.memory.terminate": False,
         "distributed.worker.daemon": False,  # a worker may have loaders; it ends with its nanny all the same
@@ -141,27 +267,57 @@ def local_cluster(spec: JobSpec, logs: Logs = DEFAULT_LOGS) -> Iterator[LocalClu
         # A process that ends closes its connections at once; one that is silent for long is slow.
         "distributed.comm.timeouts.tcp": "300s",
         "distributed.admin.large-graph-warning-threshold": "1GB",  # a function of a notebook may hold data
+        # Dask always opens HTTP ports, without a password: they must have nothing to show.
+        "distributed.scheduler.http.routes": [],
+        "distributed.worker.http.routes": [],
+        # Dask would write these into the environment of this process, and let the user's own have precedence.
+        "distributed.nanny.pre-spawn-environ": {},
         **DASK,
-        **{f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in environment.items()},
     }
-    with tempfile.TemporaryDirectory(prefix="batchgrowth-") as scratch, dask.config.set(settings), _main_left_alone():
-        get_mp_context().set_forkserver_preload([PRELOADED])
-        cluster = LocalCluster(
-            n_workers=0,
-            threads_per_worker=1,
-            processes=True,
-            host=LOOPBACK,
-            dashboard_address=f"{LOOPBACK}:0",  # any free port: two runs must not clash, and Dask cannot be given none
-            worker_dashboard_address=None,
-            scheduler_kwargs={"dashboard": False},
-            memory_limit=0,
-            local_directory=scratch,
-            silence_logs=logging.CRITICAL,  # until the preloaded module opens the log
-            preload=["batchgrowth_trainer.worker.logs"] if logs.detailed else [],
-            env=logs.environment,
-        )
-        try:
-            yield cluster
-        finally:
-            with suppress(TimeoutError):
-                cluster.close(timeout=20)
+    with dask_settings(settings), _main_left_alone(), _hash_seed_left_alone():
+        yield
+
+
+def new_cluster(scratch: Path, threads: int, logs: Logs, security: Security | None = None) -> WorkerProcesses:
+    """Return a cluster as `local_cluster` has it, with its files in `scratch`; its caller must `end` it.
+
+    The caller uses it inside `own_settings`.
+    """
+    # The pool notes lost peers in a line of its own; torch would print a stack trace.
+    environment = {
+        **worker_environment(threads),
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        "PYTHONHASHSEED": HASH_SEED,
+    }
+    security = security or own_certificate()
+    start_fork_server(PRELOADED, environment)
+    host = loopback()
+    return WorkerProcesses(
+        n_workers=0,
+        threads_per_worker=1,
+        processes=True,
+        host=bracketed(host),
+        security=security,
+        protocol=getattr(security, "protocol", None),
+        # Any free port: two runs must not clash, and Dask cannot be given none. As text, it must not be of IPv6.
+        dashboard_address=[(host, 0)],
+        worker_dashboard_address=None,
+        scheduler_kwargs={"dashboard": False},
+        memory_limit=0,
+        local_directory=str(scratch),
+        silence_logs=logging.CRITICAL,  # until the preloaded module opens the log
+        preload=[_PRELOAD, *([_LOGS] if logs.detailed else [])],
+        env=environment | logs.environment,
+    )
+
+
+@contextmanager
+def _hash_seed_left_alone() -> Iterator[None]:
+    """Restore the variable, which Dask sets in this process when it starts a worker."""
+    before = os.environ.get("PYTHONHASHSEED")
+    try:
+        yield
+    finally:
+        os.environ.pop("PYTHONHASHSEED", None)
+        if before is not None:
+            os.environ["PYTHONHASHSEED"] = before

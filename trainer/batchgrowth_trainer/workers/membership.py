@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from distributed import Client, Future, Scheduler
-from distributed.client import ClosedClientError
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.scheduler import KilledWorker
 
 from batchgrowth_trainer.user_errors import WorkerFault
 from batchgrowth_trainer.worker.messages import Joined, Left, MemberOutcome, Message, Prepared
 from batchgrowth_trainer.workers.calls import CALL_SECONDS, Calls, WorkerRequest
-from batchgrowth_trainer.workers.connection import LOST, SchedulerLost
+from batchgrowth_trainer.workers.connection import LOST, SchedulerLost, closed_is_lost
 
 _POLL_SECONDS = 1.0
 _CLOSE_SECONDS = 5.0
@@ -103,17 +102,20 @@ class Membership:
     def open(self, topic: str, handler: Callable[[Any], None]) -> None:
         """Subscribe `handler` to the topic, and read the list. Raises SchedulerLost."""
         try:
-            self._client.subscribe_topic(topic, handler)
-            reporting = self._client._register_scheduler_plugin(membership_plugin(topic), topic, False)
+            with closed_is_lost(self._client):
+                self._client.subscribe_topic(topic, handler)
+                reporting = self._client._register_scheduler_plugin(membership_plugin(topic), topic, False)
             self._calls.wait(reporting, (), CALL_SECONDS)
             self._calls.wait(self.read(), (), CALL_SECONDS)
-        except (ClosedClientError, OSError) as error:
+        except OSError as error:
             raise SchedulerLost(f"{LOST} ({error})") from error
 
     def close(self, topic: str) -> None:
         """Unsubscribe. Raises OSError."""
-        self._client.unsubscribe_topic(topic)
-        self._calls.wait(self._client.scheduler.unregister_scheduler_plugin(name=topic), (), _CLOSE_SECONDS)
+        with closed_is_lost(self._client):
+            self._client.unsubscribe_topic(topic)
+            leaving = self._client.scheduler.unregister_scheduler_plugin(name=topic)
+        self._calls.wait(leaving, (), _CLOSE_SECONDS)
 
     def poll(self) -> None:
         """Ask for the list once a second, without waiting for the answer."""
@@ -133,7 +135,7 @@ class Membership:
         try:
             listed = set(await self._client.scheduler.ncores())
         except OSError:
-            return  # a lost connection is noticed elsewhere; after a reconnection the next poll catches up
+            return  # connection.py notices a lost connection; after a reconnection the next poll catches up
         finally:
             self._answered_at = time.monotonic()
         for address in listed.difference(self._calls.registered):

@@ -11,19 +11,21 @@ from batchgrowth.errors import BatchGrowthError, Superseded
 from batchgrowth.spec import JobSpec
 from distributed import Client, Future
 
-from batchgrowth_trainer.user_errors import WorkerFault
+from batchgrowth_trainer.user_errors import WorkerFault, described
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.addresses import host_and_port
 from batchgrowth_trainer.worker.messages import Joined, Leaving, Left, Prepared, decode
 from batchgrowth_trainer.workers.arithmetics import Arithmetics
-from batchgrowth_trainer.workers.calls import Calls, WorkerRequest
+from batchgrowth_trainer.workers.calls import Calls, WorkerRequest, drop
 from batchgrowth_trainer.workers.connection import LOST, SchedulerLost
-from batchgrowth_trainer.workers.health import Heartbeat, Note, Save, WorkerRestarts
+from batchgrowth_trainer.workers.hung import Heartbeat, Note, Save, WorkerRestarts
 from batchgrowth_trainer.workers.membership import Ended, Event, Membership, Ready, Unready
+from batchgrowth_trainer.workers.starts import Preparing
 from batchgrowth_trainer.workers.takeover import Fence, Takeover
 
 _ANSWER_SECONDS = 5.0  # after which a scheduler that has not answered counts as unresponsive
 _POLL_SECONDS = 0.02
+_GONE_SECONDS = 20.0  # the longest wait for the end of a process that was told to end
 MOST_FAULTS = 3  # after which a worker computes only if there is no other
 
 log = logging.getLogger(__name__)
@@ -66,6 +68,9 @@ class WorkerPool:
         self.ready = self._admission.ready
         self.leaving: set[str] = set()  # got SIGTERM; they train to the end of their generation
         self._released: set[str] = set()
+        self.preparing = Preparing(self.calls, run_id)
+        self.known: set[str] = set()  # workers that were ready once, or that were left out: why they end is known
+        self._failed: dict[str, BaseException] = {}  # registered workers whose member cannot be built, and why
         self.trouble = ""  # why the last worker could not be prepared, unless the workload is at fault
 
     def open(self) -> None:
@@ -78,7 +83,7 @@ class WorkerPool:
         try:
             self.check_connected()
             for preparing in self._preparing.values():
-                preparing.cancel()  # a worker that has not begun builds no member; one that has drops it when asked
+                drop(preparing)  # a worker that has not begun builds no member; one that has drops it when asked
             self.calls.ask(service.forget, self.run_id, workers=[*self.registered], seconds=_ANSWER_SECONDS)
             self._membership.close(self._topic)
         except (SchedulerLost, Superseded, OSError):
@@ -118,8 +123,10 @@ class WorkerPool:
             # A worker that has left, or is leaving, is not in `_preparing` any more: its late answer is ignored.
             case Ready(address, prepared) if address in self._preparing:
                 del self._preparing[address]
+                self.preparing.end(address)
                 if prepared is not None:
                     self._admission.add(address, prepared)
+                    self.known.add(address)
                     refusal = self._admission.arithmetics.refusal(address)
                     self.trouble = refusal or self.trouble
                     joins = "joins" if address in self.ready else f"is held back: {refusal or 'it had a fault'}"
@@ -129,11 +136,13 @@ class WorkerPool:
                     self._prepare(address)
             case Unready(address, error):
                 self._preparing.pop(address, None)
+                self.preparing.end(address)
                 if isinstance(error, WorkerFault):
                     self.leave_out(address, error)
                 elif isinstance(error, BatchGrowthError):
                     raise error
                 else:
+                    self._failed[address] = error
                     self.trouble = f"{address}: {type(error).__name__}: {error}"
                     log.warning("%s: worker %s", self._where, self.trouble)
             case Leaving(address):
@@ -146,6 +155,8 @@ class WorkerPool:
             case Left(address):
                 log.info("%s: worker %s is gone", self._where, address)
                 self._admission.remove(address)
+                self._failed.pop(address, None)
+                self.preparing.end(address)
                 self._preparing.pop(address, None)
                 self.leaving.discard(address)
                 self._released.discard(address)
@@ -157,6 +168,7 @@ class WorkerPool:
         self.calls.notify(service.abandon_others, self.run_id, self._takeover.start, worker=address)
         future = self.calls.submit(address, service.prepare_member, *self._arguments)
         self._preparing[address] = future
+        self.preparing.begin(address)
         future.add_done_callback(lambda done: self._on_prepared(address, done))
 
     def _on_prepared(self, address: str, future: Future) -> None:
@@ -196,6 +208,7 @@ class WorkerPool:
         Raises the fault if another worker had the same one at this update, or if this is the only worker and had it
         before.
         """
+        self.known.add(address)
         log.info("%s: worker %s is left out, so that it is restarted: %s", self._where, address, fault)
         ready = self._admission.remove(address)
         worker = ready.name if ready else host_and_port(address)[0]
@@ -203,6 +216,25 @@ class WorkerPool:
         alone = not self.registered - {address}
         self._admission.accuse(worker, fault, alone=alone, was_ready=ready is not None)
         self.calls.notify(service.give_up, str(fault), worker=address)
+
+    def name_of(self, address: str) -> str:
+        """Return the name of a worker, which is that of its pod if it has one; its host if the worker is not ready."""
+        prepared = self.ready.get(address)
+        return host_and_port(address)[0] if prepared is None else prepared.name
+
+    def replace(self, addresses: Collection[str], why: str, handle_events: Callable[[float], None]) -> None:
+        """End these workers' processes, so that they are replaced, and wait a while until they are gone.
+
+        A replacement may compute at once, whatever its name is.
+        """
+        for address in addresses:
+            log.info("%s: worker %s is restarted: %s", self._where, address, why)
+            self._admission.remove(address)
+            self.calls.notify(service.give_up, why, worker=address)
+        ends = time.monotonic() + _GONE_SECONDS
+        while self.registered.intersection(addresses) and time.monotonic() < ends:
+            self.check_connected()
+            handle_events(_POLL_SECONDS)
 
     def admit_held(self, update: int) -> None:
         """Admit workers that were held back for a fault at an update before `update`, the current one."""
@@ -220,6 +252,12 @@ class WorkerPool:
     def is_preparing(self) -> bool:
         """Return whether a registered worker is about to be ready."""
         return bool(self._preparing)
+
+    def check_failed(self) -> None:
+        """Raise the first error if there are registered workers and none of them can build its member."""
+        if self.registered and self.registered <= self._failed.keys():
+            error = next(iter(self._failed.values()))
+            raise BatchGrowthError(described("preparing a worker", error)) from error
 
     @property
     def registered(self) -> set[str]:
@@ -315,12 +353,18 @@ class Admission:
     def admit_held(self, update: int) -> None:
         """Admit a held-back worker if that update is past its fault, or if no other worker is ready.
 
-        Before the first update, a refused worker replaces the first worker if that is gone.
+        Before the first update, a refused worker replaces the first worker if that is gone. Later, one that was held
+        back for its code does so if every worker with the job's code is gone.
         """
         self._suspects.forget_before(update)
         refused = [address for address in self._held if self.arithmetics.refusal(address)]
-        if refused and not update and not self.ready:
-            self.arithmetics.begin_with(self._held[refused[0]])
+        first = refused[0] if refused and not self.ready else ""
+        other_code = self.arithmetics.has_other_code(first)
+        if other_code:
+            self.arithmetics.adopt_code(first, self._held[first])
+        elif first and not update:
+            self.arithmetics.begin_with(self._held[first])
+        if other_code or (first and not update):
             for address, prepared in self._held.items():
                 self.arithmetics.compare(address, prepared)
         for address, prepared in list(self._held.items()):

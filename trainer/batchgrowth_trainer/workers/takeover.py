@@ -1,7 +1,7 @@
 """The fence that keeps two trainers from driving one job, and how a start takes over at the Dask scheduler.
 
 The starts of a job's trainer are numbered. A trainer that was given up may still work when its successor starts, so a
-later start takes over in three places where both can meet: in the ConfigMap of the reports (sinks/progress.py), at the
+later start takes over in three places where both can meet: in the ConfigMap of the reports (sinks/report.py), at the
 Dask scheduler (here), and by its orders to workers (worker/service.py). The first of them that refuses the earlier
 start ends it.
 """
@@ -18,7 +18,6 @@ from typing import Any
 
 from batchgrowth.errors import BatchGrowthError, Superseded
 from distributed import Client
-from distributed.client import ClosedClientError
 
 from batchgrowth_trainer.workers.calls import CALL_SECONDS, Calls
 from batchgrowth_trainer.workers.connection import LOST, SchedulerLost, connection
@@ -69,7 +68,7 @@ class Takeover:
         self._asked_at = time.monotonic()
         try:
             self._calls.wait(take_over(self._client, self._fence), (), CALL_SECONDS)
-        except (ClosedClientError, OSError) as error:
+        except OSError as error:
             raise SchedulerLost(f"{LOST} ({error})") from error
         self._fence.check()
 

@@ -27,7 +27,7 @@ spec:
     initial: 32
     maximum: 256
     growth: {{type: Geometric, geometric: {{factor: "2", everyEpochs: 8}}}}
-  learningRate: {{initial: "0.1", rule: Linear}}
+  learningRate: {{initial: "0.1"}}
   optimizer: {{type: SGD, sgd: {{momentum: "0.9"}}}}
   workers: {{examplesPerWorker: 128, minimum: 1, maximum: 2}}
 """

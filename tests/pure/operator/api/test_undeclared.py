@@ -15,6 +15,7 @@ STATUS = {
     "phase": "Training",
     "workers": {"ready": 1, "spare": 2},
     "history": [{"index": 0, "note": "x"}, {"index": 1}],
+    "conditions": [{"type": "Training"}, {"type": "New"}],
 }
 
 
@@ -30,6 +31,10 @@ STATUS = {
         ),
         (".status.unknown.field: field not declared in schema", STATUS),
         (".status.phase.inner: field not declared in schema", STATUS),
+        (
+            'status.conditions[1].type: Unsupported value: "New": supported values: "Training"',
+            STATUS | {"conditions": [{"type": "Training"}]},
+        ),
         ('status.phase: Unsupported value: "x"', None),
     ],
 )
@@ -49,6 +54,8 @@ class OldCrd:
     def apply(self, manifest: Any, subresource: str) -> Any:
         if "phase" in manifest["status"]:
             raise Refused(500, self.refusal)
+        if len(manifest["status"]["conditions"]) > 1:
+            raise Refused(422, 'status.conditions[1].type: Unsupported value: "New"')
         return {**manifest, "metadata": {**manifest["metadata"], "resourceVersion": "2"}}
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,33 @@ def test_an_object_store_and_its_credentials_are_the_trainer_s_alone(make_world:
     others = json.dumps([pods["worker"], pods["scheduler"]])
     assert "s3://" not in others
     assert "envFrom" not in others
+
+
+@pytest.mark.fault("O13")
+@pytest.mark.parametrize(("own", "default", "file"), [
+    ("company", "", "store-ca/company.crt"), ("", "trust", "default-ca/trust.crt"),
+    ("company", "trust", "store-ca/company.crt"),
+])  # fmt: skip
+def test_a_private_ca_is_a_file_of_the_trainer(make_world: MakeWorld, own: str, default: str, file: str) -> None:
+    kept = {"uri": "s3://runs/digits"} | ({"caConfigMap": own} if own else {})
+    world = make_world(checkpoint=kept)
+    world.defaults = replace(world.defaults, ca_config_map=default)
+    world.settle()
+
+    pods = pod_specs(world)
+    [trainer] = pods["trainer"]["containers"]
+    assert environment(trainer)["BATCHGROWTH_CHECKPOINT_CA"] == f"/etc/batchgrowth/{file}"
+    [files] = [v for v in pods["trainer"]["volumes"] if v["name"] == "batchgrowth"]
+    item = {"key": "ca.crt", "path": file}
+    assert {"configMap": {"name": own or default, "items": [item]}} in files["projected"]["sources"]
+    assert (own or default) not in json.dumps([pods["worker"], pods["scheduler"]])
+
+
+def test_a_default_ca_is_for_stores_alone(make_world: MakeWorld) -> None:
+    world = make_world(checkpoint={"volume": {"claimName": "ckpt"}})
+    world.defaults = replace(world.defaults, ca_config_map="trust")
+    world.settle()
+    assert "trust" not in json.dumps(pod_specs(world)["trainer"])
 
 
 def test_without_a_secret_the_service_account_is_what_the_store_knows(make_world: MakeWorld) -> None:

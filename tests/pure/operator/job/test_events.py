@@ -55,12 +55,13 @@ def test_a_job_s_life_reads_as_sentences(make_world: MakeWorld) -> None:
         "The scheduler is ready and 1 worker joined.",
         "Training began with 1 worker.",
         "The requested worker has joined.",
-        "Stage 0 began with batch size 32.",
+        "Stage 1 began with batch size 32.",
     ]
     assert texts(world) == {
         "AllWorkersJoined": "The scheduler is ready and 4 workers joined.",
         "AtTarget": "No workers are being added or removed.",
-        "ChildRefused": "Deployment digits-workers: bad quantity",
+        "ChildRefused": "Deployment digits-workers cannot be stored, because the API server refuses it: bad quantity. "
+        "Remove what refuses it; the operator tries again.",
         "Finished": "Every update of the plan is done.",
         "Discarding": f"The trainer stops, and update 433 is lost. {NOT_KEPT}",
         "FullStrength": "No worker of the stage is missing or adds differently any more.",
@@ -69,13 +70,13 @@ def test_a_job_s_life_reads_as_sentences(make_world: MakeWorld) -> None:
         "PlanMade": PLAN_MADE,
         "ProgressSeen": "Updates are being committed again.",
         "ScalingDown": "Removing 2 of 4 workers.",
-        "ScalingUp": "Requested 2 workers; 0 joined so far.",
-        "StageBegan": "Stage 5 began with batch size 512.",
+        "ScalingUp": "Requested 1 worker; 0 joined so far.",
+        "StageBegan": "Stage 6 began with batch size 512.",
         "StateLost": "The job is suspended and holds no workers. Update 433 is lost: the training starts over when the "
         f"job is resumed. {NOT_KEPT}",
         "TooFewWorkers": "3 of 4 workers joined.",
         "TrainerRestarting": "The trainer starts over, since nothing keeps its checkpoints.",
-        "UpdatesCommitted": "Training resumes when its workers have joined.",
+        "UpdatesCommitted": "Training resumed with 4 workers.",
     }
     assert {
         "All 4 requested workers have joined.",

@@ -527,9 +527,12 @@ def test_another_object_store_or_secret_restarts_the_trainer_and_nothing_else_do
     world.trainer["metadata"]["annotations"][names.INPUTS] = "forged"
     assert world.step().delete == ()
     assert world.edit(checkpoint=kept | {"everySeconds": 9}).step().delete == ()
-    for changed in ({"uri": "s3://runs/other"}, {"secretName": "other"}):
+    for changed in ({"uri": "s3://runs/other"}, {"secretName": "other"}, {"caConfigMap": "company"}):
         other = training_world(checkpoint=kept).edit(checkpoint=kept | changed)
         assert (Ref("Job", "digits-trainer"),) == other.step().delete
+    trusted = training_world(checkpoint=kept | {"caConfigMap": "company"})
+    trusted.trainer["metadata"]["annotations"][names.INPUTS] = "forged"
+    assert trusted.step().delete == ()
     account = training_world(checkpoint={"uri": "s3://runs/digits"})
     account.trainer["metadata"]["annotations"][names.INPUTS] = "forged"
     assert account.step().delete == ()
@@ -577,6 +580,68 @@ def test_an_image_that_is_removed_before_training_began(make_world: MakeWorld) -
 
     assert world.trainer["spec"]["template"]["spec"]["containers"][0]["image"] == "example/trainer:1"
     assert world.deployment["spec"]["template"]["spec"]["containers"][0]["image"] == "example/trainer:1"
+
+
+def images(world: Any) -> list[str]:
+    """The images of trainer, workers and scheduler."""
+    pods = (world.trainer["spec"], world.deployment["spec"], world.cluster["spec"]["scheduler"])
+    return [(p.get("template") or p)["spec"]["containers"][0]["image"] for p in pods]
+
+
+@pytest.mark.fault("O18")
+def test_a_wrong_image_that_is_removed_while_training(training_world: MakeWorld) -> None:
+    """The children follow to the image with which training began, which is not the default of the operator today."""
+    world = training_world()
+    world.defaults = replace(world.defaults, image="example/trainer:2")
+    world.edit(image="example/wrong:1").settle()
+    assert images(world) == ["example/wrong:1"] * 3
+
+    world.edit(image=None).settle()
+
+    assert images(world) == ["example/trainer:1"] * 3
+    assert world.decide().is_empty
+
+
+@pytest.mark.fault("O18")
+def test_an_image_that_was_there_from_the_beginning_is_removed(training_world: MakeWorld) -> None:
+    world = training_world(image="example/mine:1")
+    world.edit(image=None).settle()
+    assert images(world) == ["example/trainer:1"] * 3
+
+
+@pytest.mark.fault("O18")
+def test_an_image_of_a_job_that_an_earlier_operator_began_is_removed(training_world: MakeWorld) -> None:
+    """Its children do not say what the image replaced; nothing is recreated to note it."""
+    world = training_world(image="example/mine:1")
+    for child in (world.trainer, world.deployment):
+        del child["metadata"]["annotations"][names.DEFAULT_IMAGE]
+    assert world.step().delete == ()
+
+    world.edit(image=None).settle()
+
+    assert images(world) == ["example/trainer:1"] * 3
+
+
+@pytest.mark.fault("O18")
+@pytest.mark.parametrize(
+    "given", [{"volume": {"claimName": "kept"}}, {"uri": "s3://runs/digits"}], ids=["claim", "store"]
+)
+def test_a_place_for_checkpoints_that_is_removed_means_the_default_one(
+    training_world: MakeWorld, given: dict[str, Any]
+) -> None:
+    world = training_world(checkpoint=given)
+    world.defaults = replace(world.defaults, checkpoint_size="1Gi")
+    world.edit(checkpoint={})
+    world.trainer["status"] = {}
+    world.settle()
+
+    claims = [v["persistentVolumeClaim"]["claimName"] for v in volumes(world) if "persistentVolumeClaim" in v]
+    assert claims == ["digits-checkpoints"]
+
+
+def volumes(world: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = world.trainer["spec"]["template"]["spec"]["volumes"]
+    return found
 
 
 def test_terminating_children_are_waited_for(training_world: MakeWorld) -> None:

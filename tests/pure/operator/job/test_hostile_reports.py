@@ -23,6 +23,11 @@ def write(world: Any, **values: Any) -> Any:
     return world
 
 
+def back(**values: Any) -> dict[str, Any]:
+    """What a report says when training went back from update 90 to update 40."""
+    return {"times": 1, "workers": ["w-1"], "cause": "w-1 differs", "reached": 90, "update": 40} | values
+
+
 @pytest.mark.parametrize(
     ("evaluation", "epoch"),
     [
@@ -55,6 +60,10 @@ def test_an_early_end_that_cannot_be_is_not_used(training_world: Any, evaluation
         ({"weights_sha256": "ab"}, "progress.weights_sha256: not the 64 hexadecimal digits of a SHA-256"),
         ({"loss": "x" * 5000}, "progress.loss: 'xxxx"),
         ({"differing": {"w": 3}}, "progress.differing.w: 3; give a valid string"),
+        ({"went_back": {"times": 1}}, "progress.went_back.workers: missing; give every field of a report"),
+        ({"went_back": back(times=2**31)}, "progress.went_back.times: 2.14748e+09; the plan allows 0 to 2147483647"),
+        ({"went_back": back(reached=-1)}, "progress.went_back.reached: -1; the plan allows 0 to 9007199254740992"),
+        ({"went_back": back(update=91)}, "progress.went_back.update: 91; the plan allows 0 to 90"),
     ],
 )
 def test_it_is_not_used_and_the_field_is_named(training_world: Any, values: dict[str, Any], message: str) -> None:

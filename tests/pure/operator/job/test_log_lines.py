@@ -12,7 +12,7 @@ def test_a_stage_has_one_line_when_it_begins() -> None:
     first = JobStatus.model_construct(phase="Running", history=(stage(0, 32),), conditions=(), restarts=0, workers=None)
     second = first.model_copy(update={"history": (stage(0, 32), stage(1, 64))})
 
-    assert list(changes(first, second)) == ["stage 1 began with batch size 64"]
+    assert list(changes(first, second)) == ["stage 2 began with batch size 64"]
     assert list(changes(second, second)) == []
 
 

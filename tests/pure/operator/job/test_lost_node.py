@@ -16,7 +16,7 @@ GRACE = timedelta(seconds=120)
 
 def lose_node(world: Any) -> dict[str, Any]:
     """The pod of the trainer's Job as the node controller marks it when the node has not answered for 40 s."""
-    world.trainer["metadata"]["uid"] = "first"
+    world.wait(45).trainer["metadata"]["uid"] = "first"
     world.trainer["status"] = {"active": 1, "ready": 0}
     lost = {
         "kind": "Pod",
@@ -61,6 +61,8 @@ def test_another_trainer_starts_after_a_minute(training_world: Any, checkpoint: 
     world.trainer["metadata"]["uid"] = "second"
     world.trainer["status"] = {"active": 1, "ready": 1}
     world.settle()
+    assert world.condition("Training") == ("False", "NotStarted")
+    world.report(11, start=1).settle()
     assert world.condition("Training") == ("True", "UpdatesCommitted")
     assert world.wait(1000).decide().delete == (), "the lost pod is not the new Job's"
 
@@ -113,3 +115,81 @@ def test_a_suspended_job_does_not_wait_for_a_lost_trainer(training_world: Any) -
 
     assert world.condition("Suspended") == ("True", "BySpec")
     assert world.cluster is None
+
+
+def cut_off(world: Any, role: str, node: str = "n1") -> None:
+    """Mark a pod of that role as the node controller does, which leaves the kubelet's last word on its containers."""
+    name = f"digits-{role}-x"
+    status = {
+        "phase": "Running",
+        "conditions": [
+            {"type": "Ready", "status": "False", "lastTransitionTime": timestamp(world.now)},
+            {"type": "ContainersReady", "status": "True"},
+        ],
+        "containerStatuses": [{"name": role, "ready": True, "state": {"running": {}}}],
+    }
+    metadata = {"name": name, "labels": names.labels("digits", role)}
+    world.pods.append({"kind": "Pod", "metadata": metadata, "spec": {"nodeName": node}, "status": status})
+
+
+def message(world: Any, kind: str) -> str:
+    return next(str(one["message"]) for one in world.status["conditions"] if one["type"] == kind)
+
+
+@pytest.mark.fault("O24")
+@pytest.mark.parametrize("lost", [("scheduler",), ("worker",), ("trainer",), ("scheduler", "worker", "trainer")])
+def test_a_job_that_trains_on_though_a_node_does_not_answer(training_world: Any, lost: tuple[str, ...]) -> None:
+    """Its kubelet is gone, and its pods are not: the phase follows the updates, and Degraded has the node."""
+    world = training_world(checkpoint=KEPT)
+    world.report(20, ready=1).wait(45)
+    for role in lost:
+        cut_off(world, role)
+    if "scheduler" in lost:
+        world.parts[Ref("Deployment", "digits-scheduler")]["status"] = {}
+    if "worker" in lost:
+        world.workers_ready(0)
+    if "trainer" in lost:
+        world.trainer["status"] = {"active": 1, "ready": 0}
+    world.report(65, ready=1).settle()
+
+    assert (world.condition("Training"), world.status["phase"]) == (("True", "UpdatesCommitted"), "Training")
+    assert world.condition("Degraded") == ("True", "NodeUnreachable")
+    pods = ", ".join(f"digits-{role}-x" for role in lost)
+    assert message(world, "Degraded").startswith(f"Updates go on. Node n1 of {pods} does not answer Kubernetes.")
+    if "scheduler" in lost:
+        assert world.condition("ClusterReady") == ("False", "NodeUnreachable")
+    else:
+        assert world.condition("ClusterReady") == ("True", "AllWorkersJoined")
+
+    world.pods.clear()
+    world.scheduler_ready().workers_ready().trainer_runs().wait(5).report(70, ready=1).settle()
+    assert world.condition("Degraded") == ("False", "FullStrength")
+    assert world.condition("ClusterReady") == ("True", "AllWorkersJoined")
+
+
+@pytest.mark.fault("O24")
+def test_a_scheduler_that_is_not_ready_while_updates_go_on_is_not_starting(training_world: Any) -> None:
+    world = training_world()
+    world.parts[Ref("Deployment", "digits-scheduler")]["status"] = {}
+    world.wait(5).report(20).settle()
+    assert message(world, "ClusterReady") == "The scheduler is not ready, though updates go on."
+    assert world.status["phase"] == "Training"
+
+
+@pytest.mark.fault("O24")
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"phase": "Pending"},
+        {"conditions": [{"type": "Ready", "status": "True"}]},
+        {"conditions": [{"type": "Ready", "status": "False", "reason": "ContainersNotReady"}]},
+        {"containerStatuses": [{"name": "worker", "ready": False}]},
+        {"containerStatuses": [{"name": "worker", "state": {"terminated": {"exitCode": 1}}}]},
+    ],
+)
+def test_a_pod_that_its_kubelet_calls_not_ready_is_not_cut_off(training_world: Any, status: dict[str, Any]) -> None:
+    world = training_world()
+    cut_off(world, "worker")
+    world.pods[0]["status"] |= status
+    world.wait(5).report(20).settle()
+    assert world.condition("Degraded") == ("False", "FullStrength")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from batchgrowth import names
 from batchgrowth.contract.status import MOST_HISTORY, JobStatus
-from batchgrowth.forecast import Forecast
 from batchgrowth.looks import LARGEST_BATCH
+from batchgrowth.next_look import Forecast
 from batchgrowth.plan import MOST_DECISIONS
 from batchgrowth_operator.job.conditions import NOT_KEPT
 from batchgrowth_operator.job.transitions import measured_value
@@ -154,7 +154,7 @@ def test_events_say_what_was_measured(measured_world: MakeWorld) -> None:
     grow(world, (100, 192, 610.2), (200, 12_000, math.inf), (300, 128, -0.0625), (400, 16_000, 2e12))
 
     assert stages_begun(world) == [
-        "Stage 0 began with batch size 128.",
+        "Stage 1 began with batch size 128.",
         "Batch 128 → 192: noise scale 610.",
         "Batch 192 → 12,000: noise scale too large to measure.",
         "Batch 12,000 → 128: noise scale -0.0625.",
@@ -259,7 +259,7 @@ def test_a_report_that_is_gone_leaves_the_workers(measured_world: MakeWorld) -> 
 
 def test_a_resumed_job_gets_the_workers_of_its_stage(measured_world: MakeWorld) -> None:
     """Also if the report is lost while it is suspended."""
-    world = grow(measured_world(), *DOUBLINGS)
+    world = grow(measured_world(checkpoint={"volume": {"claimName": "kept"}}), *DOUBLINGS)
     world.edit(suspend=True).settle()
     world.trainer["status"] = {}
     world.settle()
@@ -300,7 +300,7 @@ def test_a_trainer_that_fell_back_repeats_its_decisions(measured_world: MakeWorl
 
     assert [record["index"] for record in world.status["history"]] == [*range(8), 5, 6, 7]
     assert [stages_begun(world)[at] for at in (8, -1)] == [
-        "Stage 5 began with batch size 4096.",
+        "Stage 6 began with batch size 4096.",
         "Batch 8,192 → 12,000: noise scale 12,345.",
     ]
     before = standing(world)

@@ -224,3 +224,104 @@ def test_a_job_whose_pods_are_refused_is_left_alone(training_world: Any) -> None
     }
     world.warnings.append(refusal)
     assert world.step().delete == ()
+
+
+# Pods that ended through no doing of the trainer.
+
+OUT_OF_CPU = {
+    "phase": "Failed",
+    "reason": "OutOfcpu",
+    "message": "Node didn't have enough resource: cpu, requested: 100, used: 1950, capacity: 2000",
+}
+BACKOFF_LIMIT = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "too many"}
+
+
+def refused(world: Any, times: int = 1, **status: Any) -> Any:
+    """That many pods of the trainer's Job were refused by node n1; the Job has counted them."""
+    for _ in range(times):
+        number = len(world.pods)
+        world.pods.append(
+            {
+                "kind": "Pod",
+                "metadata": {
+                    "name": f"t-{number}",
+                    "labels": names.labels("digits", "trainer"),
+                    "ownerReferences": [{"uid": world.trainer["metadata"].get("uid", "")}],
+                    "creationTimestamp": timestamp(world.now),
+                },
+                "spec": {"nodeName": "n1"},
+                "status": OUT_OF_CPU | status,
+            }
+        )
+    return world
+
+
+@pytest.mark.parametrize("reported", [True, False])
+def test_a_pod_that_its_node_refuses_is_no_restart_and_has_its_cause_in_the_status(
+    training_world: Any, make_world: Any, reported: bool
+) -> None:
+    """Also before the first report, when Kubernetes is otherwise left to make the next pod."""
+    if reported:
+        world = at_update_60(training_world)
+    else:
+        world = make_world()
+        world.settle()
+    world.trainer["metadata"]["creationTimestamp"] = timestamp(world.now)
+    between_pods(refused(world), SHORTEST_LIFE_SECONDS - 1, failed=1)
+
+    assert world.step().delete == ()
+    assert world.condition("Training") == ("False", "TrainerRestarting")
+    assert message(world, "Training").endswith(
+        "node n1 refused pod t-0: OutOfcpu: Node didn't have enough resource: cpu, requested: 100, used: 1950, "
+        "capacity: 2000. It does not count as a restart"
+    )
+    decision = world.wait(1).step()
+    assert decision.recreated == {TRAINER: "a node refused its pod"}
+    world.pods.clear()
+    world.settle()
+    assert world.status["restarts"] == 0
+
+
+def test_a_job_that_nodes_alone_have_failed_is_made_again(training_world: Any) -> None:
+    world = at_update_60(training_world)
+    limit = world.trainer["spec"]["backoffLimit"]
+    between_pods(refused(world, limit + 1), failed=limit + 1, conditions=[BACKOFF_LIMIT])
+
+    assert world.step().recreated == {TRAINER: "a node refused its pod"}
+    world.pods.clear()
+    world.settle()
+    assert world.condition("Succeeded") == ("Unknown", "InProgress")
+    assert (world.status["restarts"], world.trainer["spec"]["backoffLimit"]) == (0, limit)
+
+
+def test_failures_of_its_own_end_a_job_whatever_nodes_refuse(training_world: Any) -> None:
+    world = at_update_60(training_world)
+    limit = world.trainer["spec"]["backoffLimit"]
+    between_pods(refused(world), failed=limit + 2, conditions=[BACKOFF_LIMIT]).settle()
+    assert world.condition("Succeeded") == ("False", "RestartsExceeded")
+
+
+@pytest.mark.parametrize(
+    ("disruption", "said"),
+    [
+        (
+            {"reason": "PreemptionByScheduler", "message": "default-scheduler: preempting to accommodate a pod"},
+            "Kubernetes removed pod t-0: PreemptionByScheduler: default-scheduler: preempting to accommodate a pod",
+        ),
+        (
+            {"reason": "TerminationByKubelet", "message": "The node was low on resource: memory."},
+            "Kubernetes removed pod t-0: TerminationByKubelet: The node was low on resource: memory",
+        ),
+        ({}, "Kubernetes removed pod t-0: no reason is given"),
+    ],
+)
+def test_what_removed_a_pod_is_its_cause(training_world: Any, disruption: Any, said: str) -> None:
+    world = ends(
+        at_update_60(training_world),
+        1,
+        143,
+        conditions=[{"type": "DisruptionTarget", "status": "True", **disruption}],
+    )
+    between_pods(world, 1).settle()
+    assert world.condition("Training") == ("False", "TrainerRestarting")
+    assert message(world, "Training").endswith(said)

@@ -72,7 +72,10 @@ def test_problems_of_pods(make_world: MakeWorld, found: Any, reason: str, words:
 @pytest.mark.fault("B23")
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("pods is forbidden: exceeded quota: small", "QuotaExceeded"), ("violates PodSecurity", "PodsRefused")],
+    [
+        ("pods is forbidden: exceeded quota: small, requested: pods=1", "QuotaExceeded"),
+        ("violates PodSecurity", "PodsRefused"),
+    ],
 )
 def test_refused_pods(make_world: MakeWorld, text: str, reason: str) -> None:
     world = make_world()
@@ -287,7 +290,7 @@ def test_a_stalled_job_says_what_its_trainer_waits_for(training_world: MakeWorld
     world.wait(600).settle()
 
     [stalled] = [c for c in world.status["conditions"] if c["type"] == "Stalled"]
-    assert stalled["message"].endswith(" s. The trainer waits for a worker; 1 registered, none ready.")
+    assert "No update was committed for 30 s. The trainer waits for a worker; 1 registered, none" in stalled["message"]
 
 
 def test_slow_updates_are_not_stalled(training_world: MakeWorld) -> None:
@@ -546,7 +549,7 @@ def test_a_trainer_on_a_lost_node(
     world.trainer["metadata"]["uid"] = "its"
     if deleted:
         world.pods[0]["metadata"]["deletionTimestamp"] = deleted
-    world.trainer["status"] = {"active": 1, "ready": 0}
+    world.wait(45).trainer["status"] = {"active": 1, "ready": 0}
     world.settle()
 
     assert reason == world.condition("Training")[1]
@@ -575,3 +578,25 @@ def test_secrets_of_a_workload_are_shown_nowhere(training_world: MakeWorld) -> N
     assert "requests.HTTPError: 401 for Authorization: " in message(world, "Succeeded")
     assert canary not in shown
     assert shown.count("[redacted]") > 3
+
+
+@pytest.mark.fault("N07", "N15")
+def test_accepted_notes_what_the_plan_cannot_give(make_world: MakeWorld) -> None:
+    """The first of the notes, and how many more `batchgrowth check` has; a job without notes has none."""
+
+    def seen(world: Any) -> Any:
+        world.settle()
+        return world
+
+    four = {"examplesPerWorker": 128, "minimum": 4, "maximum": 4}
+    world = seen(make_world(workers=four, batch={"initial": 32, "maximum": 32}))
+    told = message(world, "Accepted")
+    assert told.startswith(
+        "The plan has 1 stage and 1,350 updates. Note: spec.workers.minimum: 4 requests 4 workers in stage 1, whose 32 "
+        "examples are 1 shard of at most 128, so 3 never compute; give 1. "
+    )
+    assert told.endswith(NOT_KEPT)
+
+    world = seen(make_world(workers=four, batch={"initial": 32, "maximum": 64}))
+    assert " `batchgrowth check` has 1 more note. " in message(world, "Accepted")
+    assert "Note" not in message(seen(make_world()), "Accepted")

@@ -224,7 +224,8 @@ def test_a_pod_that_waits_for_a_volume_needs_no_node(make_world: MakeWorld) -> N
 
 def test_a_quota_that_the_claim_exceeds(make_world: MakeWorld) -> None:
     world = make_world(checkpoint=SIZED)
-    world.failures = (Failure(CLAIM, 403, "digits-checkpoints is forbidden: exceeded quota: q"),)
+    refused = "digits-checkpoints is forbidden: exceeded quota: q, requested: requests.storage=1Gi, limited: 0"
+    world.failures = (Failure(CLAIM, 403, refused),)
     world.settle()
     assert world.condition("ClusterReady") == ("False", "QuotaExceeded")
-    assert message(world, "ClusterReady").endswith("Raise the quota, or give a smaller spec.checkpoint.volume.size.")
+    assert "Give a smaller spec.checkpoint.volume.size, or raise the quota" in message(world, "ClusterReady")

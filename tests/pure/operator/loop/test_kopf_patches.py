@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 from batchgrowth_operator.loop import kopf_patches
+from batchgrowth_operator.loop.metrics import OperatorMetrics
 from batchgrowth_operator.loop.watch import _strip
 from batchgrowth_operator.process import CHATTY
 from kopf._cogs.aiokits.aiotasks import Scheduler
 from kopf._cogs.aiokits.aiotoggles import ToggleSet
 from kopf._cogs.clients import api, fetching, watching
-from kopf._cogs.clients.errors import APIForbiddenError
+from kopf._cogs.clients.errors import APIError, APIForbiddenError
 from kopf._cogs.structs.references import Insights, Resource
 from kopf._core.actions import lifecycles
 from kopf._core.engines.indexing import OperatorIndexers
@@ -320,6 +321,75 @@ def test_the_log_says_that_a_watch_broke_and_resumes(
 
     assert len(asyncio.run(watched())) == 6
     assert caplog.messages == ["the watch of pods broke; it resumes after a new list"] * 2
+
+
+def test_a_refused_watch_of_one_namespace_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It waits alone, counts as listed meanwhile, and resumes alone; a metric and a line of the log name it."""
+    attempts = {"gone": 0, "well": 0}
+
+    async def stream(*, namespace: str, **_: Any) -> AsyncIterator[Any]:
+        attempts[namespace] += 1
+        if namespace == "gone" and attempts[namespace] == 1:
+            raise REFUSED
+        if namespace == "gone" and attempts[namespace] == 2:
+            raise watching.WatchingError("etcd is away")
+        yield watching.Bookmark.LISTED
+        yield {"type": "ADDED", "object": namespace}
+
+    monkeypatch.setattr(watching, "infinite_watch", stream)
+    kopf_patches = _reload(monkeypatch)
+    monkeypatch.setattr(kopf_patches, "backoff_seconds", lambda failures: failures / 1000)
+    metrics = OperatorMetrics()
+    blind: list[bool] = []
+
+    async def watched(namespace: str) -> list[Any]:
+        watches = kopf_patches.new_watches(metrics.watch_broken)
+        events = []
+        async for event in watching.infinite_watch(resource=PODS, namespace=namespace):
+            blind.append(watches.is_blind("gone"))
+            events.append(event if event is watching.Bookmark.LISTED else event["object"])
+        assert not watches.is_blind(namespace)
+        return events
+
+    listed = watching.Bookmark.LISTED
+    assert asyncio.run(watched("gone")) == [listed, listed, "gone"]
+    assert blind == [True, False, False]
+    assert asyncio.run(watched("well")) == [listed, "well"]
+    assert attempts == {"gone": 3, "well": 1}
+    why = "the watch of pods in the namespace gone: "
+    assert caplog.messages == [
+        f"{why}the API server answers 403: forbidden; {kopf_patches.REMEDY}; retrying in 0.001 s",
+        f"{why}etcd is away; retrying in 0.002 s",
+    ]
+    labels = {"watched_namespace": "gone", "resource": "pods"}
+    assert metrics.registry.get_sample_value("batchgrowth_operator_watch_broken", labels) == 0
+    metrics.watch_broken("gone", "pods", is_broken=True)
+    assert metrics.registry.get_sample_value("batchgrowth_operator_watch_broken", labels) == 1
+    metrics.forget_all()
+    assert metrics.registry.get_sample_value("batchgrowth_operator_watch_broken", labels) is None
+
+
+@pytest.mark.parametrize(("namespace", "status"), [(None, 403), ("default", 404)])
+def test_a_refused_watch_that_concerns_all_namespaces(
+    monkeypatch: pytest.MonkeyPatch, namespace: str | None, status: int
+) -> None:
+    """The operator starts over: the right to watch everywhere is missing, or the kind itself is."""
+
+    async def stream(**_: Any) -> AsyncIterator[Any]:
+        raise APIError({"message": "no"}, status=status, headers={})
+        yield
+
+    monkeypatch.setattr(watching, "infinite_watch", stream)
+    _reload(monkeypatch)
+
+    async def watched() -> None:
+        async for _ in watching.infinite_watch(resource=PODS, namespace=namespace):
+            pass
+
+    with pytest.raises(APIError):
+        asyncio.run(watched())
 
 
 def test_a_watch_ends_if_every_task_is_cancelled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

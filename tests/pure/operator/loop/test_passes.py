@@ -14,14 +14,15 @@ import pytest
 from batchgrowth import names
 from batchgrowth.contract.progress import Progress
 from batchgrowth.contract.status import JobStatus
-from batchgrowth.forecast import Forecast
+from batchgrowth.next_look import Forecast
 from batchgrowth_operator import certificates
 from batchgrowth_operator.api import observe
 from batchgrowth_operator.api.apply import Writer
 from batchgrowth_operator.api.cache import Key, Store
 from batchgrowth_operator.api.client import Refused, ServerClock
 from batchgrowth_operator.api.events import BURST, EventPoster
-from batchgrowth_operator.api.observe import RESYNC_SECONDS, SECRET_SECONDS, SETTLED_SECONDS, Observer
+from batchgrowth_operator.api.observe import INQUIRY_SECONDS, RESYNC_SECONDS, SECRET_SECONDS, SETTLED_SECONDS, Observer
+from batchgrowth_operator.children.scheduler import DASK_FINALIZER, RELEASED_AFTER_SECONDS
 from batchgrowth_operator.job import flapping
 from batchgrowth_operator.job import transitions as told
 from batchgrowth_operator.job.reconcile import Writes
@@ -30,7 +31,8 @@ from batchgrowth_operator.loop.metrics import OperatorMetrics
 from batchgrowth_operator.loop.one_pass import Reconciler
 from batchgrowth_operator.loop.queue import Passes, PassResult, ProgressRate
 from batchgrowth_operator.seen import situation
-from batchgrowth_operator.seen.observed import Failure, Observed, Ref, ref_of
+from batchgrowth_operator.seen.clock import timestamp
+from batchgrowth_operator.seen.observed import Failure, Inquiry, Observed, Ref, ref_of
 from batchgrowth_operator.seen.problems import LONGEST_EVENT_AGE_SECONDS
 from batchgrowth_operator.settings import Defaults
 from prometheus_client import generate_latest
@@ -66,6 +68,8 @@ class FakeApi:
 
     def list_of(self, kind: str, namespace: str, label_selector: str = "", field_selector: str = "") -> Any:
         self.asked.append(("list", Ref(kind, field_selector or label_selector)))
+        if Ref(kind, "") in self.refused:
+            raise self.refused[Ref(kind, "")]
         return [copy.deepcopy(body) for ref, body in self.objects.items() if ref.kind == kind]
 
     def apply(self, manifest: Any, subresource: str = "") -> Any:
@@ -85,6 +89,13 @@ class FakeApi:
             raise self.undeletable[ref]
         self.propagations[ref] = propagation
         self.objects.pop(ref, None)
+
+    def release(self, ref: Ref, namespace: str, version: str, finalizers: list[str]) -> None:
+        self.asked.append(("release", ref))
+        if ref in self.refused:
+            raise self.refused[ref]
+        if self.objects[ref]["metadata"]["resourceVersion"] == version:
+            self.objects[ref]["metadata"]["finalizers"] = finalizers
 
     def warnings(self, namespace: str, uid: str) -> Any:
         self.asked.append(("list", Ref("Event", uid)))
@@ -175,6 +186,19 @@ def test_a_job_of_another_class_is_left_alone(setting: Setting, of_job: str | No
     assert b'namespace="default"' not in generate_latest(setting.metrics.registry)
 
 
+def test_a_job_whose_watches_are_broken_waits(setting: Setting) -> None:
+    """Half of its objects could be unknown."""
+    rate = ProgressRate(Defaults(image="example/trainer:1"))
+    broken = Reconciler(
+        setting.observer, setting.writer, rate, setting.metrics, is_blind=lambda namespace: namespace == "default"
+    )
+
+    result = asyncio.run(broken.make_pass(KEY, ()))
+
+    assert PassResult(requeue_after_seconds=one_pass.BLIND_SECONDS) == result
+    assert setting.api.asked == []
+
+
 def test_a_job_of_the_operators_class_is_served(setting: Setting) -> None:
     job = setting.api.objects[JOB]
     job["spec"]["operatorClass"] = "gpu"
@@ -196,6 +220,63 @@ def test_a_deleted_job(setting: Setting) -> None:
     setting.store.remove(
         setting.api.objects[JOB] | {"metadata": setting.api.objects[JOB]["metadata"] | {"resourceVersion": "2"}}
     )
+
+    assert setting.once().gone
+    assert setting.api.asked == []
+
+
+def left_behind(setting: Setting, *finalizers: str, seconds: float) -> None:
+    """The job is gone, and its DaskCluster is being deleted for so long, and held by these."""
+    setting.once()
+    found, job = setting.api.objects[CLUSTER], setting.api.objects.pop(JOB)
+    deleted = timestamp(setting.api.clock.now() - timedelta(seconds=seconds))
+    found["metadata"] |= {"finalizers": [*finalizers], "deletionTimestamp": deleted, "resourceVersion": "900"}
+    setting.store.update(copy.deepcopy(found))
+    setting.store.remove(job | {"metadata": job["metadata"] | {"resourceVersion": "901"}})
+    setting.api.asked.clear()
+
+
+@pytest.mark.fault("O20")
+def test_a_dask_cluster_that_the_dask_operator_does_not_release_is_released(
+    setting: Setting, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only its finalizer goes, and only after a while."""
+    left_behind(setting, DASK_FINALIZER, "example.com/backup", seconds=5)
+    waits = setting.once()
+    assert not waits.gone
+    assert waits.requeue_after_seconds == pytest.approx(RELEASED_AFTER_SECONDS - 5, abs=2)
+    assert setting.api.asked == []
+
+    left_behind_since = setting.api.clock.now() - timedelta(seconds=RELEASED_AFTER_SECONDS + 1)
+    found = setting.api.objects[CLUSTER]
+    found["metadata"] |= {"deletionTimestamp": timestamp(left_behind_since), "resourceVersion": "902"}
+    setting.store.update(copy.deepcopy(found))
+    assert setting.once().gone
+    assert setting.api.asked == [("release", CLUSTER)]
+    assert found["metadata"]["finalizers"] == ["example.com/backup"]
+    assert f"the Dask operator has not released DaskCluster digits since {timestamp(left_behind_since)}" in caplog.text
+
+
+@pytest.mark.fault("O20")
+def test_a_refused_release_is_tried_again(setting: Setting) -> None:
+    left_behind(setting, DASK_FINALIZER, seconds=60)
+    setting.api.refused[CLUSTER] = Refused(500, "the webhook does not answer")
+    assert setting.once().backs_off
+    setting.api.refused.clear()
+    assert setting.once().gone
+    assert setting.api.objects[CLUSTER]["metadata"]["finalizers"] == []
+
+
+@pytest.mark.parametrize("case", ["another's finalizer", "not deleted", "another's cluster"])
+def test_what_is_not_held_by_the_dask_operator_is_left(setting: Setting, case: str) -> None:
+    left_behind(setting, "example.com/backup" if case == "another's finalizer" else DASK_FINALIZER, seconds=60)
+    found = setting.api.objects[CLUSTER]
+    if case == "not deleted":
+        del found["metadata"]["deletionTimestamp"]
+    if case == "another's cluster":
+        found["metadata"]["ownerReferences"] = []
+    found["metadata"]["resourceVersion"] = "902"
+    setting.store.update(copy.deepcopy(found))
 
     assert setting.once().gone
     assert setting.api.asked == []
@@ -242,6 +323,23 @@ def test_a_refusal_is_reported_by_the_next_pass(setting: Setting) -> None:
     setting.api.refused.clear()
     healed = setting.once(first.failures)
     assert (healed.failures, healed.backs_off) == ((), False)
+
+
+@pytest.mark.fault("O19")
+def test_nothing_is_tried_again_in_a_namespace_that_is_being_deleted(setting: Setting) -> None:
+    """The status says so for as long as the job is there."""
+    text = "configmaps is forbidden: unable to create new content in namespace default because it is being terminated"
+    setting.api.refused[PLAN] = Refused(403, text)
+    result = setting.once()
+    before = len([ref for verb, ref in setting.api.writes() if ref == PLAN])
+
+    for _ in range(4):
+        result = setting.once(result.failures)
+
+    assert (result.failures, result.backs_off) == ((Failure(PLAN, 403, text),), False)
+    assert before == len([ref for verb, ref in setting.api.writes() if ref == PLAN])
+    conditions = {c["type"]: c["reason"] for c in setting.api.objects[JOB]["status"]["conditions"]}
+    assert conditions["ClusterReady"] == "NamespaceTerminating"
 
 
 @pytest.mark.fault("B09")
@@ -325,7 +423,10 @@ def test_an_object_that_cannot_be_deleted(setting: Setting) -> None:
     assert CLUSTER not in setting.api.objects
     conditions = {c["type"]: (c["reason"], c["message"]) for c in setting.api.objects[JOB]["status"]["conditions"]}
     assert conditions["Suspended"][0] == "Releasing"
-    refusal = "Deployment digits-workers: no deletion of Deployments today"
+    refusal = (
+        "Deployment digits-workers cannot be deleted, because the API server refuses it: no deletion of Deployments "
+        "today. Remove what refuses it; the operator tries again."
+    )
     assert ("ChildRefused", refusal) == conditions["ClusterReady"]
     assert {"BySpec", "ChildRefused"} < {event["reason"] for event in setting.api.events.values()}
 
@@ -813,7 +914,8 @@ def test_a_certificate_that_is_refused_is_reported(setting: Setting) -> None:
     asyncio.run(make_pass(KEY, failures))
     conditions = {c["type"]: c for c in setting.api.objects[JOB]["status"]["conditions"]}
     assert (conditions["ClusterReady"]["status"], conditions["ClusterReady"]["reason"]) == ("False", "ChildRefused")
-    assert "Secret digits-tls: a webhook says no" in conditions["ClusterReady"]["message"]
+    refusal = "Secret digits-tls cannot be created, because the API server refuses it: a webhook says no."
+    assert refusal in conditions["ClusterReady"]["message"]
 
 
 def test_events_about_a_pending_pod_are_read(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
@@ -1367,7 +1469,7 @@ def test_the_log_of_a_training(setting: Setting, lines: Callable[[], list[str]])
     reported(setting, REPORT)
     setting.once()
     told = lines()
-    assert "default/digits, update 10: stage 0 began with batch size 32" in told
+    assert "default/digits, update 10: stage 1 began with batch size 32" in told
     assert any(line.startswith("default/digits, update 10: Training is True, UpdatesCommitted: ") for line in told)
     assert any(line.startswith("default/digits, update 10: 1 worker joined within ") for line in told)
     assert "default/digits, update 10: phase Pending → Training" in told
@@ -1525,3 +1627,37 @@ def test_the_log_of_retries(caplog: pytest.LogCaptureFixture, monkeypatch: pytes
         "default/digits: attempt 1 failed; retries in 0.001 s",
         "default/digits: attempt 2 failed; retries in 0.002 s",
     ]
+
+
+@pytest.mark.fault("O16")
+def test_a_silent_trainer_is_asked_after_now_and_then(setting: Setting) -> None:
+    """The namespace's policies are listed, and the report is read, since the watch may have missed one."""
+    setting.once()
+    reported(setting, replace(REPORT, beat=3))
+    changed(setting, Ref("Job", "digits-trainer"), status={"active": 1, "ready": 1})
+    policy = Ref("NetworkPolicy", "deny-all")
+    setting.api.objects[policy] = {"metadata": {"name": "deny-all"}, "spec": {"podSelector": {}}}
+
+    def inquiry() -> Any:
+        seen = asyncio.run(setting.observer.observe(KEY, ()))
+        assert seen is not None
+        return seen.inquiry
+
+    assert inquiry() is None
+    memory = setting.observer._memories[KEY]
+    assert memory.last_report is not None
+    memory.last_report = memory.last_report[0], memory.last_report[1] - timedelta(seconds=60)
+    assert inquiry() == Inquiry(policies=("deny-all",))
+    del setting.api.objects[policy]
+    assert inquiry() == Inquiry(policies=("deny-all",))
+
+    memory.inquired -= INQUIRY_SECONDS
+    setting.api.refused[Ref("NetworkPolicy", "")] = Refused(403, "no")
+    assert inquiry() == Inquiry(refusal="no")
+    memory.inquired -= INQUIRY_SECONDS
+    setting.api.refused.clear()
+    report = setting.api.objects.pop(PROGRESS)
+    assert inquiry() == Inquiry()
+    setting.api.objects[PROGRESS] = report
+    changed(setting, PROGRESS, data={"progress.json": replace(REPORT, beat=4).to_json()})
+    assert inquiry() is None

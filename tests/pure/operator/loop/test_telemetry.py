@@ -3,11 +3,25 @@
 from typing import Any
 
 import pytest
+from batchgrowth.contract.metrics import OPERATOR, TRAINER
 from batchgrowth_operator.api.cache import Key
 from batchgrowth_operator.loop.metrics import OperatorMetrics
 
 MakeWorld = Any
 KEY = Key("default", "digits")
+OF_TARGETS = {
+    "cluster",
+    "container",
+    "endpoint",
+    "instance",
+    "job",
+    "namespace",
+    "node",
+    "pod",
+    "prometheus",
+    "service",
+}
+"""The labels that Prometheus, its operator and usual relabelings give to what they scrape."""
 
 
 def value(telemetry: OperatorMetrics, name: str, **labels: str) -> float | None:
@@ -19,12 +33,21 @@ def record(world: Any, telemetry: OperatorMetrics) -> None:
     world.step()
 
 
+@pytest.mark.fault("O06")
+def test_no_label_clashes_with_those_of_a_target() -> None:
+    """Prometheus renames a label that does to exported_…, and alerts and dashboards find nothing."""
+    assert not [(metric.name, label) for metric in (*OPERATOR, *TRAINER) for label in OF_TARGETS & {*metric.labels}]
+
+
 @pytest.mark.fault("B20", "F05")
 def test_the_metrics_of_a_job_s_life(make_world: MakeWorld) -> None:
     world, telemetry = make_world(), OperatorMetrics()
     record(world, telemetry)
     assert value(telemetry, "jobs", state="Pending") == 1
-    assert value(telemetry, "job_condition", namespace="default", job="digits", type="Accepted", status="True") == 1
+    assert (
+        value(telemetry, "job_condition", job_namespace="default", job_name="digits", type="Accepted", status="True")
+        == 1
+    )
     assert None is value(telemetry, "repairs_total", kind="Deployment")
 
     world.wait(4).scheduler_ready().workers_ready().trainer_runs().report(10)
@@ -46,7 +69,9 @@ def test_the_metrics_of_a_job_s_life(make_world: MakeWorld) -> None:
     telemetry.forget_all()
     telemetry.forget(KEY)
     assert value(telemetry, "jobs", state="Training") == 0
-    assert None is value(telemetry, "job_condition", namespace="default", job="digits", type="Accepted", status="True")
+    assert None is value(
+        telemetry, "job_condition", job_namespace="default", job_name="digits", type="Accepted", status="True"
+    )
 
 
 def test_a_new_process_shows_jobs_that_are_never_written_again(training_world: MakeWorld) -> None:
@@ -62,7 +87,7 @@ def test_a_new_process_shows_jobs_that_are_never_written_again(training_world: M
 
     assert value(telemetry, "status_writes_total", result="unchanged") == 1
     assert value(telemetry, "jobs", state="Failed") == 1
-    failed = {"namespace": "default", "job": "digits", "type": "Succeeded", "status": "False"}
+    failed = {"job_namespace": "default", "job_name": "digits", "type": "Succeeded", "status": "False"}
     assert value(telemetry, "job_condition", **failed) == 1
     observed = value(telemetry, "workers_ready_duration_seconds_count", direction="up")
     assert not observed, "the process before has observed that resize"

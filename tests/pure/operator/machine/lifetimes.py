@@ -223,8 +223,9 @@ class Lifetimes(RuleBasedStateMachine):
         """Someone else makes an object of that name, or removes theirs."""
         if taken and ref not in self.server.objects:
             metadata = {"name": ref.name, "labels": {names.JOB_LABEL: JOB}}
+            spec = {"template": {"spec": {}}} if ref.kind == "Job" else {}
             self.foreign[ref] = self.server.create(
-                {"apiVersion": "v1", "kind": ref.kind, "metadata": metadata, "spec": {}}
+                {"apiVersion": "v1", "kind": ref.kind, "metadata": metadata, "spec": spec}
             )
         elif not taken and ref in self.foreign:
             self.server.remove(ref)

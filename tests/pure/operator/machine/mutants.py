@@ -198,7 +198,11 @@ MUTANTS = {
         (a_refused_spec_deletes_the_children, "deleted without need", (*PASSES, "break_spec")),
         (the_lease_is_not_asked, "another holds the lease", (*PASSES, "elect", "wait")),
         (a_running_trainer_does_not_count, TWO_TRAINERS, (*PASSES, "suspend", "change_image")),
-        (the_last_start_is_not_kept, NOT_WANTED, (*PASSES, "train", "trainer_fails", "delete_children")),
+        (
+            the_last_start_is_not_kept,
+            f"{NOT_WANTED}|the position is taken back",
+            (*PASSES, "train", "trainer_fails", "delete_children"),
+        ),
         (the_history_keeps_only_the_newest, "the history changes", ()),
         (what_was_found_is_not_stored, NOT_WANTED, LAGS),
         (the_cluster_is_never_released, NOT_WANTED, (*PASSES, "suspend", "train")),

@@ -222,8 +222,10 @@ def _runs_trainer(instance: Instance) -> bool:
 
 
 def _position(status: Body) -> tuple[int, int]:
+    """The start and its updates; until a start reports, those of the one before, since its checkpoint may be older."""
     known = status.get("trainerStatus") or {}
-    return known.get("start", -1), known.get("update", -1)
+    is_awaited = "start" in known and "lastUpdatedTime" not in known
+    return known.get("start", -1) - is_awaited, known.get("update", -1)
 
 
 def _identity(record: Body) -> tuple[Any, ...]:

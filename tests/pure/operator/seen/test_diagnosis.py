@@ -178,7 +178,7 @@ def test_problems_of_the_trainer(waiting_world: Any, found: Any, reason: str) ->
 
 def test_a_trainer_whose_pod_is_refused(waiting_world: Any) -> None:
     """Only an event reports it. Each retry has another pod name, but the message stays the same."""
-    text = 'Error creating: pods "digits-trainer-b96{}n" is forbidden: exceeded quota: q'
+    text = 'Error creating: pods "digits-trainer-b96{}n" is forbidden: exceeded quota: q, requested: pods=1'
     waiting_world.trainer["status"] = {"startTime": CREATED, "active": 0}
     assert waiting_world.decide().requeue_after_seconds == 8
     waiting_world.wait(8)
@@ -191,7 +191,7 @@ def test_a_trainer_whose_pod_is_refused(waiting_world: Any) -> None:
     waiting_world.warnings.append(event("digits-trainer", "FailedCreate", text.format(2), eventTime=CREATED))
 
     assert waiting_world.condition("Training") == ("False", "QuotaExceeded")
-    assert "pods digits-trainer-… is forbidden: exceeded quota: q. Raise the quota" in before
+    assert "Pod digits-trainer-… cannot be created, because the quota q is used up: requested: pods=1. Raise" in before
     assert waiting_world.decide().is_empty
     assert waiting_world.decide().requeue_after_seconds == 10
     assert waiting_world.wait(112).decide().requeue_after_seconds == 30
@@ -229,7 +229,8 @@ def test_few_objects_count_as_unexplained_and_only_after_a_while(waiting_world: 
         ("", {}, "DaskOperatorMissing"),
         ("Error", {}, "ChildRefused"),
         ("Running", {"deletionTimestamp": CREATED}, "DaskOperatorMissing"),
-        ("Running", {}, "WaitingForScheduler"),
+        ("Running", {}, "PartsMissing"),
+        ("Created", {}, "PartsMissing"),
     ],
 )
 def test_problems_of_the_dask_cluster(waiting_world: Any, phase: str, metadata: Any, reason: str) -> None:
@@ -263,7 +264,7 @@ def test_a_lost_part_of_the_scheduler_is_requested(training_world: MakeWorld, ki
     assert world.decide().requeue_after_seconds == 10
 
     world.wait(10).settle()
-    assert world.decide().requeue_after_seconds == 20
+    assert world.decide().requeue_after_seconds == 10, "then the events about the DaskCluster are read again"
     world.wait(19).settle()
     assert "Created" != world.cluster["status"]["phase"]
 

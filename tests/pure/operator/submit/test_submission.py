@@ -1,6 +1,7 @@
 """What `batchgrowth submit` sends to the API server, in which order, and what it says of a refusal."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -147,10 +148,37 @@ def test_a_dry_run_prints_what_kubectl_can_apply(capsys: pytest.CaptureFixture[s
     assert [each["metadata"]["namespace"] for each in (config_map, job)] == ["team", "team"]
 
 
+@pytest.mark.fault("O10")
+def test_a_generated_name_is_completed_anew_each_time(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Before it is applied, which needs a name; the code's ConfigMap is of that job."""
+    tree = yaml.safe_load((SPIRAL / "job.yaml").read_text())
+    tree["metadata"] = {"generateName": "sweep-"}
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    names = []
+    for _ in range(2):
+        command(path, code=SPIRAL, dry_run=True)
+        config_map, job = yaml.safe_load_all(capsys.readouterr().out)
+        names.append(job["metadata"]["name"])
+        assert {"name": names[-1]} == job["metadata"]
+        assert names[-1] in config_map["metadata"]["labels"].values()
+    assert all(re.fullmatch("sweep-[b-z2-9]{5}", name) for name in names)
+    assert 2 == len(set(names))
+
+
 def test_code_without_the_entrypoint_s_module_is_noted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "other.py").touch()
     command(SPIRAL / "job.yaml", code=tmp_path, dry_run=True)
     assert "has no module of spiral:workload; the image must have it" in capsys.readouterr().err
+
+
+@pytest.mark.fault("N15")
+def test_a_choice_that_can_never_act_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    command(SPIRAL / "job.yaml", set_=["epochs=1", "learningRate.schedule={type: Cosine}"], dry_run=True)
+    noted = capsys.readouterr()
+    assert "note: " in noted.err
+    assert "learningRate.schedule" in noted.err
+    assert yaml.safe_load(noted.out)["kind"] == "BatchGrowthJob"
 
 
 def test_a_manifest_that_check_refuses_is_not_submitted() -> None:

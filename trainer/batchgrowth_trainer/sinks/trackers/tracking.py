@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from batchgrowth.errors import Fault, Interrupted, SpecError, Superseded
+from batchgrowth.manifest.files import read_regular
 from batchgrowth.spec import BatchGrowthJob
 
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow
@@ -224,7 +225,7 @@ class Tracking:
             values = {
                 "loss": row.loss, "learning_rate": row.learning_rate, "batch_size": row.batch_size,
                 "workers": row.workers, "epoch": row.epoch, "seconds": row.seconds,
-                "update_seconds": row.compute_seconds + row.exchange_seconds + row.wait_seconds,
+                "update_seconds": row.update_seconds,
             }  # fmt: skip
             self._add("train", row.update, values)
 
@@ -327,7 +328,7 @@ def _after(recorded: _Recorded, points: list[Point]) -> _Recorded:
 
 def _read(path: Path) -> _Recorded:
     try:
-        return _Recorded(**json.loads(path.read_bytes()))
+        return _Recorded(**json.loads(read_regular(path)))
     except (OSError, ValueError, TypeError):
         return _Recorded()
 

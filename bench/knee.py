@@ -1,0 +1,185 @@
+"""`python -m bench.knee`: the number of workers that `batchgrowth forecast` finds worth it, and where running shows it.
+
+A short run with a batch that grows, on one, two and four of the hosts of `bench.networks` and a slow network, gives the
+constants. With them, the forecast finds the knee of a longer job, and a number of workers that keeps a deadline. Then
+the job runs with each number of workers, and as the manifest for the deadline says.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from batchgrowth.errors import BatchGrowthError
+from batchgrowth.forecast.answers import knee_of
+from batchgrowth.manifest.reading import load_manifest
+from batchgrowth.spec import BatchGrowthJob
+from batchgrowth_trainer.record.runs import read_run
+
+from bench.emulator import Link
+from bench.hosts import ROOT, Hosts
+from bench.networks import EXAMPLE, WORKERS, Stand
+from bench.paced_workload import __name__ as WORKLOAD
+from bench.tables import about, show, write
+
+LINK = Link(delay_seconds=0.01)
+EXCHANGES = ("AllReduce", "GatherScatter", "ParameterServer")
+SHARD = 16
+BATCH = 12 * SHARD
+"""Twelve shards are as many for each of one, two, three or four workers."""
+WORTH_PERCENT = 15.0
+"""By how much a further worker must shorten the run: so much that the knee is not always the last worker."""
+DEADLINE_SHARE = 1.3
+"""The deadline, as a multiple of the time that the forecast has for two workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knee:
+    """One exchange: the seconds by number of workers, forecast and measured, and what each curve says.
+
+    `deadline` is in seconds, `chosen` the workers that the forecast chose for it, and `took` what that run took.
+    """
+
+    exchange: str
+    forecast: dict[int, float]
+    measured: dict[int, float]
+    forecast_knee: int
+    measured_knee: int
+    deadline: float
+    chosen: int
+    took: float
+
+
+@dataclass(frozen=True, slots=True)
+class Knees:
+    """All exchanges."""
+
+    quick: bool
+    knees: list[Knee] = field(default_factory=list)
+
+
+def job(exchange: str, epochs: int, *, grows: bool, maximum: int = WORKERS) -> BatchGrowthJob:
+    """Return a job with one batch, or one that `grows` to it from a quarter and a half, and whose workers grow too."""
+    growth: dict[str, Any] = {"type": "Constant"}
+    initial = BATCH
+    if grows:
+        initial = BATCH // 4
+        growth = {"type": "Geometric", "geometric": {"factor": "2", "everyEpochs": epochs // 3}}
+    given = {
+        "epochs": epochs,
+        "workload.device": "CPU",
+        "workload.entrypoint": f"{WORKLOAD}:mlp",
+        "workload.arguments": {"hidden": "512", "pace": "24"},
+        "batch": {"initial": initial, "maximum": BATCH, "shard": SHARD, "growth": growth},
+        "exchange": {"type": exchange},
+        "workers": {"examplesPerWorker": BATCH // 4, "minimum": 1, "maximum": maximum, "waitSeconds": 60},
+    }
+    return load_manifest(EXAMPLE, [f"{path}={json.dumps(value)}" for path, value in given.items()])
+
+
+# --- the measurement --------------------------------------------------------------------------------------------------
+
+
+def measure(*, quick: bool) -> Knees:
+    """Return the knees of all exchanges; with `quick`, of one."""
+    exchanges = EXCHANGES[:1] if quick else EXCHANGES
+    epochs = 3 if quick else 12
+    found = Knees(quick)
+    with tempfile.TemporaryDirectory(prefix="batchgrowth-bench-") as folder, Hosts(WORKERS + 1) as hosts:
+        stand = Stand(hosts, Path(folder))
+        stand.train("warm-up", job(exchanges[0], 3, grows=False), LINK)  # workers learn how long their shards take
+        for exchange in exchanges:
+            found.knees.append(_knee(stand, exchange, epochs, Path(folder) / exchange))
+    return found
+
+
+def _knee(stand: Stand, exchange: str, epochs: int, folder: Path) -> Knee:
+    _took(stand, f"{exchange}, growing", job(exchange, 6, grows=True), folder / "growing")
+    long = job(exchange, epochs, grows=False)
+    said = forecast(long, folder / "growing" / "run")
+    expected = {point["workers"]: point["seconds"] for point in said["forecasts"][0]["curve"]}
+    deadline = DEADLINE_SHARE * expected[2]
+    answer = forecast(long, folder / "growing" / "run", "--deadline", f"{deadline:.3f}s")
+    chosen = BatchGrowthJob.model_validate(answer["choice"]["manifest"])
+    measured = {}
+    for workers in range(1, WORKERS + 1):
+        one = job(exchange, epochs, grows=False, maximum=workers)
+        measured[workers] = _took(stand, f"{exchange}, {workers} workers", one, folder / str(workers))
+    return Knee(
+        exchange=exchange,
+        forecast=expected,
+        measured=measured,
+        forecast_knee=said["forecasts"][0]["knee"]["workers"],
+        measured_knee=knee_of(measured, WORTH_PERCENT / 100),
+        deadline=deadline,
+        chosen=chosen.spec.workers.maximum,
+        took=_took(stand, f"{exchange}, with a deadline of {deadline:.1f} s", chosen, folder / "deadline"),
+    )
+
+
+def _took(stand: Stand, name: str, one: BatchGrowthJob, kept: Path) -> float:
+    """Return the seconds of a run's training, without its start and end. Raises BatchGrowthError if it failed."""
+    kept.mkdir(parents=True)
+    trained = stand.train(name, one, LINK, kept=kept)
+    if trained.error:
+        raise BatchGrowthError(f"{name}: {trained.error}")
+    return read_run(kept / "run").history[-1].seconds
+
+
+def forecast(one: BatchGrowthJob, run: Path, *options: str) -> Any:
+    """Return what `batchgrowth forecast --json` says of a job after that run."""
+    manifest = run.parent / "asked.yaml"
+    manifest.write_text(one.model_dump_json(by_alias=True, exclude_unset=True), encoding="utf-8")
+    command = [sys.executable, "-m", "batchgrowth", "forecast", str(manifest), "--fit", str(run), "--json"]
+    command += ["--worth", f"{WORTH_PERCENT:g}", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BatchGrowthError(f"forecast: {done.stderr}")
+    return json.loads(done.stdout)
+
+
+def main(
+    quick: Annotated[bool, typer.Option("--quick", help="One short exchange, to see that everything runs.")] = False,
+    output: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write the results here, too.")] = None,
+) -> None:
+    """Compare the knee that the forecast finds, and a deadline that it keeps, with runs on one to four hosts."""
+    try:
+        found = measure(quick=quick)
+    except BatchGrowthError as error:
+        raise typer.BadParameter(str(error)) from error
+    show_knees(found)
+    if output:
+        write(found, output)
+
+
+def show_knees(found: Knees) -> None:
+    """Print the tables, the targets last."""
+    print(about(quick=found.quick))
+    columns = ["exchange", *(f"{workers} workers: forecast, measured" for workers in range(1, WORKERS + 1)), "knees"]
+    rows = []
+    for one in found.knees:
+        pairs = [f"{one.forecast[w]:.1f} s, {one.measured[w]:.1f} s" for w in range(1, WORKERS + 1)]
+        rows.append([one.exchange, *pairs, f"{one.forecast_knee}, {one.measured_knee}"])
+    show("The time by the number of workers", columns, rows)
+    columns = ["exchange", "deadline", "workers that the forecast chose", "the run took"]
+    rows = [[one.exchange, f"{one.deadline:.1f} s", str(one.chosen), f"{one.took:.1f} s"] for one in found.knees]
+    show("A deadline", columns, rows)
+    words = {True: "met", False: "missed"}
+    same = sum(one.forecast_knee == one.measured_knee for one in found.knees)
+    kept = sum(one.took <= one.deadline for one in found.knees)
+    every = len(found.knees)
+    targets = [
+        ("the forecast's knee is where running shows it", f"{same} of {every}", words[same == every]),
+        ("a manifest for a deadline keeps it", f"{kept} of {every}", words[kept == every]),
+    ]
+    show("Targets", ("target", "measured", ""), targets)
+
+
+if __name__ == "__main__":
+    typer.run(main)

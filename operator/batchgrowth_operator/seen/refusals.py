@@ -1,0 +1,319 @@
+"""What others refuse or hold back of a job's objects, in one form: which object, who, why, and what helps.
+
+The API server's answers to writes, objects whose finalizers keep them from going, and objects of an earlier job of the
+same name. What others undo after a write is found in job/contested.py, what keeps pods from running in problems.py.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+from typing import NamedTuple
+
+from batchgrowth import names
+
+from batchgrowth_operator.seen.clock import Clock
+from batchgrowth_operator.seen.observed import CLAIM, Failure, Object, Observed, Ref, finalizers_of, is_terminating
+from batchgrowth_operator.seen.outcome import truncated
+
+STUCK_AFTER_SECONDS = 20.0
+"""Time for an object to go after its deletion, if it has no pods."""
+STUCK_JOB_AFTER_SECONDS = 180.0
+"""The same for the trainer's Job, whose pod may take two minutes to write a checkpoint."""
+LONGEST_WHY = 500
+"""Characters of the API server's message that a refusal quotes."""
+FOREIGN = 0
+"""The code of a failure to write an object that belongs to another owner."""
+GONE = 404
+SERVER_ERROR = 500
+"""The least HTTP status of a server that fails."""
+
+
+class Problem(NamedTuple):
+    """A condition's reason and message."""
+
+    reason: str
+    message: str
+
+
+class Cause(NamedTuple):
+    """A kind of refusal, recognized by the API server's message.
+
+    `who` and `helps` may use the pattern's groups; its group `why` is the part of the message that is quoted.
+    """
+
+    pattern: re.Pattern[str]
+    reason: str
+    who: str
+    helps: str
+
+
+_EXEMPT = "exempt objects with the label batchgrowth.dev/job"
+_OUR_RIGHTS = "Grant it to the operator's account: the chart's roles have every right that the operator needs."
+_LIMIT_RANGE = "a LimitRange refuses it"
+CAUSES = (
+    Cause(
+        re.compile("unable to create new content in namespace .* because it is being terminated"),
+        "NamespaceTerminating",
+        "the namespace {namespace} is being deleted",
+        "The operator makes nothing more in it. `kubectl describe namespace {namespace}` says what holds it.",
+    ),
+    Cause(
+        re.compile(r"exceeded quota: (?P<name>[^,\s]+), (?P<why>.*)"),
+        "QuotaExceeded",
+        "the quota {name} is used up",
+        "Raise the quota, or delete what is not needed: `kubectl describe quota {name} --namespace {namespace}`.",
+    ),
+    Cause(
+        re.compile(r'failed calling webhook "(?P<name>[^"]+)": (?P<why>.*)'),
+        "ChildRefused",
+        "the admission webhook {name} does not answer",
+        "Repair the service behind the webhook, or delete its configuration: "
+        "`kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations`.",
+    ),
+    Cause(
+        re.compile(r'admission webhook "(?P<name>[^"]+)" denied the request: (?P<why>.*)'),
+        "ChildRefused",
+        "the admission webhook {name} refuses it",
+        f"Change what the webhook demands, or {_EXEMPT}.",
+    ),
+    Cause(
+        re.compile(r"ValidatingAdmissionPolicy '(?P<name>[^']+)' .*denied request: (?P<why>.*)"),
+        "ChildRefused",
+        "the policy {name} refuses it",
+        f"Change the policy, or {_EXEMPT}: `kubectl describe validatingadmissionpolicy {{name}}`.",
+    ),
+    Cause(
+        re.compile("attempting to grant RBAC permissions not currently held: (?P<why>.*)"),
+        "ChildRefused",
+        "the operator may grant only rights that its account has",
+        _OUR_RIGHTS,
+    ),
+    Cause(
+        re.compile(r'User "(?P<name>[^"]+)" (?P<why>cannot .*)'),
+        "ChildRefused",
+        "the operator's account lacks a right",
+        _OUR_RIGHTS,
+    ),
+    Cause(
+        re.compile(r"(?P<why>(?:minimum|maximum) \S+ usage per.*|.*max limit to request ratio.*)"),
+        "ChildRefused",
+        _LIMIT_RANGE,
+        "Change the LimitRange, or the sizes in the job: `kubectl describe limitrange --namespace {namespace}`.",
+    ),
+    Cause(
+        re.compile("is invalid: (?P<why>.*)"),
+        "ChildRefused",
+        "the API server finds it invalid",
+        "Correct the field in the job from which it comes, or remove what changed the object.",
+    ),
+)
+"""The refusals that are known by their message; the first that matches counts."""
+POD_CAUSES = (
+    Cause(
+        re.compile(r'violates PodSecurity "(?P<name>[^"]+)": (?P<why>.*)'),
+        "PodsRefused",
+        "the Pod Security level {name} of the namespace refuses it",
+        "Remove what it names from the job, or have the namespace's label pod-security.kubernetes.io/enforce changed.",
+    ),
+    Cause(
+        re.compile("no PriorityClass with name (?P<name>.+) was found"),
+        "PodsRefused",
+        "there is no PriorityClass {name}",
+        "Create it, or give another priorityClassName: `kubectl get priorityclasses`.",
+    ),
+    Cause(
+        re.compile('RuntimeClass "(?P<name>[^"]+)" not found'),
+        "PodsRefused",
+        "there is no RuntimeClass {name}",
+        "Create it, or give another runtimeClassName: `kubectl get runtimeclasses`.",
+    ),
+)
+"""The refusals of pods that no other kind meets."""
+_POD = re.compile(r'^pods? "(?P<owner>[^"]+)-[a-z0-9]{5}" is forbidden: ')
+_SIZES = {
+    "-scheduler": "the chart's jobs.schedulerResources",
+    "-trainer": "spec.resources",
+    "-workers": "the resources in spec.workers.template",
+}
+"""Where the size of a pod comes from, by a part of its name."""
+_REFUSES_PODS = ("the API server refuses it", "Kubernetes tries again.")
+_OTHERS = {
+    409: ("another process changed it meanwhile", "The operator tries again."),
+    413: ("it is too large for the API server", "Make the job's templates smaller."),
+    429: ("the API server has too many requests", "The operator tries again."),
+}
+"""Who refuses and what helps, for answers that are known by their code."""
+_FAILS = ("the API server fails", "Look at the API server's log; the operator tries again.")
+_REFUSES = ("the API server refuses it", "Remove what refuses it; the operator tries again.")
+_DONE = {"": "stored", "create": "created", "change": "changed", "delete": "deleted"}
+_FORBIDDEN = re.compile(r'^\S+ "[^"]*" is forbidden: ')
+
+
+def refused_write(failure: Failure, namespace: str) -> Problem:
+    """Return the problem of a write that the API server refused."""
+    kind, name = failure.ref
+    if failure.code == FOREIGN:
+        return Problem("NameTaken", f"{kind} {name} is not this job's; rename it or the job.")
+    if failure.code == GONE and kind == "DaskCluster" and failure.attempt != "delete":
+        return Problem("DaskOperatorMissing", "The API server has no kind DaskCluster; install the Dask operator.")
+    text = _FORBIDDEN.sub("", " ".join(failure.message.split()))
+    others = _OTHERS.get(failure.code, _FAILS if failure.code >= SERVER_ERROR else _REFUSES)
+    found = _explained(text, namespace, CAUSES, others)
+    helps = found.helps
+    if kind == CLAIM and found.reason == "QuotaExceeded":
+        helps = f"Give a smaller spec.checkpoint.volume.size, or r{helps[1:]}"
+    return Problem(
+        found.reason, f"{kind} {name} cannot be {_DONE[failure.attempt]}, because {found.who}{found.quoted}. {helps}"
+    )
+
+
+def refused_pod(message: str, namespace: str) -> Problem:
+    """Return the problem of a pod that the API server refused, by the message of an event or of a condition.
+
+    The end of the pod's name is left out, because every retry makes up another.
+    """
+    text = " ".join(message.split()).removeprefix("Error creating: ")
+    named = _POD.search(text)
+    pod = f"Pod {named['owner']}-…" if named else "A pod"
+    part = next((part for part in _SIZES if named and part in named["owner"]), "-workers")
+    sizes = _SIZES[part]
+    found = _explained(_POD.sub("", text), namespace, (*POD_CAUSES, *CAUSES), _REFUSES_PODS)
+    reason, helps = found.reason, found.helps
+    if reason == "ChildRefused":
+        reason = "PodsRefused"
+    if found.who == _LIMIT_RANGE:
+        helps = f"Change the LimitRange, or {sizes}: `kubectl describe limitrange --namespace {namespace}`."
+    if reason == "QuotaExceeded":
+        fewer = "fewer workers by spec.workers.maximum, or " if part == "-workers" else ""
+        helps = f"{helps} Or request {fewer}less by {sizes}."
+    if _EXEMPT in helps:
+        helps = f"Give pods what it demands by spec.pods. Or c{helps[1:]}"
+    return Problem(reason, f"{pod} cannot be created, because {found.who}{found.quoted}. {helps}")
+
+
+class _Explained(NamedTuple):
+    reason: str
+    who: str
+    quoted: str
+    helps: str
+
+
+def _explained(text: str, namespace: str, causes: Iterable[Cause], others: tuple[str, str]) -> _Explained:
+    """Return what the first cause says that the message matches; otherwise, who refuses and what helps by `others`."""
+    reason, why, (who, helps) = "ChildRefused", text, others
+    for cause in causes:
+        found = cause.pattern.search(text)
+        if found is not None:
+            groups = found.groupdict()
+            reason = cause.reason
+            who = cause.who.format(**groups, namespace=namespace)
+            helps = cause.helps.format(**groups, namespace=namespace)
+            why = groups.get("why", "")
+            break
+    if len(why) > LONGEST_WHY:
+        why = f"{why[: LONGEST_WHY // 2]}…{why[-LONGEST_WHY // 2 :]}"
+    return _Explained(reason, who, f": {why.rstrip('.')}" if why else "", helps)
+
+
+def is_of_dying_namespace(failure: Failure) -> bool:
+    """Return whether the API server refused the write because the namespace is being deleted."""
+    return is_namespace_end(failure.message)
+
+
+def is_namespace_end(message: str) -> bool:
+    """Return whether the API server's message is that of a write into a namespace that is being deleted."""
+    return CAUSES[0].pattern.search(message) is not None
+
+
+def is_namespace_dying(seen: Observed) -> bool:
+    """Return whether the job's namespace is being deleted, as far as a refused write has shown it."""
+    return any(map(is_of_dying_namespace, seen.failures))
+
+
+# Objects that are being deleted and stay, because of their finalizers.
+
+
+def stuck_deletions(seen: Observed, clock: Clock) -> Iterator[Problem]:
+    """Yield the objects with the names of the job's children that were deleted a while ago and are still there."""
+    present = {**_strangers(seen), **seen.children}
+    for ref, found in sorted(present.items(), key=itemgetter(0)):
+        if not is_terminating(found):
+            continue
+        limit = STUCK_JOB_AFTER_SECONDS if ref.kind == "Job" else STUCK_AFTER_SECONDS
+        since = found["metadata"]["deletionTimestamp"]
+        if clock.passed(since, limit):
+            yield _stuck(seen, ref, found, str(since))
+
+
+def _stuck(seen: Observed, ref: Ref, found: Object, since: str) -> Problem:
+    kind, name = ref
+    finalizers = ", ".join(finalizers_of(found))
+    text = f"{kind} {name} was deleted at {since} and is still there"
+    release = (
+        f"`kubectl patch {kind.lower()} {name} --namespace {seen.namespace} --type merge "
+        """--patch '{"metadata":{"finalizers":null}}'`"""
+    )
+    pods = f"`kubectl get pods --namespace {seen.namespace} --selector {names.selector(seen.name)}`"
+    if kind == "DaskCluster":
+        text += f", because the Dask operator does not release it (finalizer {finalizers or 'unknown'}). "
+        return Problem("DaskOperatorMissing", f"{text}Is the Dask operator running? If it is gone for good: {release}.")
+    if not finalizers:
+        return Problem("DeletionStuck", f"{text}, although no finalizer holds it. Look at the API server's log.")
+    if "foregroundDeletion" in finalizers:
+        return Problem(
+            "DeletionStuck", f"{text}, because its pods must go first. Look for one that does not end: {pods}."
+        )
+    if kind == CLAIM and "pvc-protection" in finalizers:
+        return Problem("DeletionStuck", f"{text}, because pods use it. Look for one that does not end: {pods}.")
+    text += f", because the finalizer {finalizers} holds it. If the controller of the finalizer is gone: {release}."
+    return Problem("DeletionStuck", truncated(text))
+
+
+# Objects that an earlier job of the same name left behind: `kubectl delete --cascade=orphan` removes their owner.
+
+
+def left_over(seen: Observed) -> Problem | None:
+    """Return the problem of all objects of an earlier job of this name that nobody will delete; None without any.
+
+    They are not adopted: a report, a checkpoint or a running trainer of another training would pass for this job's.
+    """
+    found = sorted(ref for ref, body in _strangers(seen).items() if not _is_going(body))
+    if not found:
+        return None
+    kinds = sorted({ref.kind.lower() for ref in found})
+    each = ", ".join(f"{ref.kind} {ref.name}" for ref in found)
+    text = f"Left without an owner by an earlier job of this name: {each}"
+    remove = f"kubectl delete {','.join(kinds)} --namespace {seen.namespace} --selector {names.selector(seen.name)}"
+    careful = " The claim has the earlier job's checkpoints." if any(ref.kind == CLAIM for ref in found) else ""
+    return Problem("NameTaken", truncated(f"{text}. Delete what is left: `{remove}`.{careful}"))
+
+
+def _strangers(seen: Observed) -> dict[Ref, Object]:
+    """Return the objects of others that have the names of the job's children, as far as they have the job's label."""
+    wanted = _children(seen.name)
+    return {ref: body for ref, body in seen.strangers.items() if ref in wanted}
+
+
+def _is_going(body: Object) -> bool:
+    """Return whether the object is being deleted, or has an owner with which garbage collection deletes it."""
+    return is_terminating(body) or bool(body["metadata"].get("ownerReferences"))
+
+
+def _children(job: str) -> frozenset[Ref]:
+    """Return the kinds and names of all children that a job may have."""
+    return frozenset(
+        {
+            Ref("ConfigMap", names.plan(job)),
+            Ref("ConfigMap", names.progress(job)),
+            Ref("DaskCluster", names.cluster(job)),
+            Ref("Deployment", names.workers(job)),
+            Ref("Job", names.trainer(job)),
+            Ref("NetworkPolicy", names.network_policy(job)),
+            Ref(CLAIM, names.checkpoints(job)),
+            Ref("Role", names.progress_role(job)),
+            Ref("RoleBinding", names.progress_role(job)),
+            Ref("Secret", names.authority(job)),
+            Ref("Secret", names.tls(job)),
+            Ref("ServiceAccount", names.trainer(job)),
+        }
+    )

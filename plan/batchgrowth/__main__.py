@@ -1,0 +1,15 @@
+"""The command `batchgrowth`. Its imports take a second or more, so Ctrl-C is taken care of before them."""
+
+from batchgrowth.streams import stop_at_once_on_interrupt
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    stop_at_once_on_interrupt()
+    from batchgrowth.cli import main as run_command_line
+
+    run_command_line()
+
+
+if __name__ == "__main__":
+    main()

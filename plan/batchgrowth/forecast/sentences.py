@@ -1,0 +1,180 @@
+"""The answers of a forecast, gathered once, in words and as JSON."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from batchgrowth.errors import counted
+from batchgrowth.forecast.answers import Candidates, constant_batch, with_reclaims
+from batchgrowth.forecast.course_time import HOUR, RunTime, run_time
+from batchgrowth.forecast.laws import ScalabilityLaw, laws
+from batchgrowth.forecast.prices import Offer
+from batchgrowth.forecast.step_time import Constants, Estimated
+from batchgrowth.forecast.tables import number, unit_of, with_interval
+from batchgrowth.plan import Plan
+from batchgrowth.spec import JobSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Questions:
+    """What a user asks of a forecast. Times in seconds; `worth` is the share of the time that a worker must save."""
+
+    worth: float
+    offer: Offer | None = None
+    reclaim_every: float | None = None
+    replaced_after: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecasted:
+    """A forecast with its answers.
+
+    `constant` is that of the same job with a constant batch; None if the batch does not grow. `knee` is the number of
+    workers after which one more brings too little, and `laws` are fitted to the curve. `reclaimed` is the time with
+    reclaimed workers, if that was asked.
+    """
+
+    made: RunTime
+    constant: RunTime | None
+    candidates: Candidates
+    knee: int
+    laws: tuple[ScalabilityLaw, ...]
+    reclaimed: Estimated | None
+    questions: Questions
+
+    @property
+    def curve(self) -> Mapping[int, float]:
+        """Return the seconds of the run by `workers.maximum`."""
+        return self.candidates.seconds
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the forecast as `batchgrowth forecast --json` prints it."""
+        found: dict[str, Any] = self.made.to_json()
+        if self.questions.offer is not None:
+            found["pricePerWorkerHour"] = self.questions.offer.worker_hour
+        if self.constant is not None:
+            found["constantBatch"] = {key: value for key, value in self.constant.to_json().items() if key in _TOTALS}
+        found["knee"] = {
+            "workers": self.knee,
+            "seconds": self.curve[self.knee],
+            "workerHours": self.candidates.worker_hours(self.knee),
+        }
+        found["curve"] = [{"workers": workers, "seconds": seconds} for workers, seconds in self.curve.items()]
+        found["laws"] = [law.to_json() for law in self.laws]
+        if self.reclaimed is not None:
+            found["secondsWithReclaims"] = self.reclaimed.to_json()
+        return found
+
+
+_TOTALS = ("updates", "seconds", "workerHours", "money")
+
+
+def forecasted(spec: JobSpec, plan: Plan, constants: Constants, questions: Questions) -> Forecasted:
+    """Return the forecast of a job with all its answers."""
+    price = None if questions.offer is None else questions.offer.worker_hour
+    candidates = Candidates(spec, plan, constants.step)
+    constant_plan = constant_batch(spec)
+    constant = None
+    if constant_plan.updates != plan.updates:
+        constant = run_time(constant_plan, constants, price)
+    reclaimed = None
+    if questions.reclaim_every is not None:
+        reclaimed = with_reclaims(spec, plan, constants, questions.reclaim_every, questions.replaced_after)
+    return Forecasted(
+        made=run_time(plan, constants, price),
+        constant=constant,
+        candidates=candidates,
+        knee=candidates.knee(questions.worth),
+        laws=laws(candidates.seconds),
+        reclaimed=reclaimed,
+        questions=questions,
+    )
+
+
+def sentences(found: Forecasted) -> Iterator[str]:
+    """Yield what the table does not say, a sentence for each answer."""
+    if found.constant is not None:
+        yield _saving(found.made, found.constant)
+    if len(found.curve) > 1:
+        yield _knee(found)
+    if found.reclaimed is not None:
+        yield _reclaims(found, found.reclaimed)
+    for law in found.laws:
+        yield sentence_of(law, max(found.curve))
+    if found.questions.offer is not None and found.questions.offer.instance != "a worker":
+        yield f"price: {found.questions.offer}"
+    batch = found.candidates.spec.batch
+    if batch.growth.entry.quantity:
+        yield (
+            f"note: the batch follows the {batch.growth.entry.quantity}, which training measures; this is the forecast "
+            f"of a batch that stays at {batch.initial:,}, with the most updates that the job may take"
+        )
+    yield f"constants: {found.made.constants.source}"
+    for note in (*found.made.constants.notes, found.made.constants.exchange_note):
+        if note:
+            yield f"note: {note}"
+
+
+def _saving(made: RunTime, constant: RunTime) -> str:
+    unit = unit_of(made.seconds.value)
+    ours = number(made.seconds.value / unit.seconds)
+    theirs = number(constant.seconds.value / unit.seconds)
+    money = ""
+    if made.money is not None and constant.money is not None:
+        money = f" and ${number(made.money.value)} instead of ${number(constant.money.value)}"
+    first = constant.stages[0].stage
+    return (
+        f"growth: {ours} {unit.name} instead of {theirs}{money}; a constant batch of {first.batch_size:,} takes "
+        f"{counted(constant.updates, 'update')} on {counted(first.workers, 'worker')}"
+    )
+
+
+def _knee(found: Forecasted) -> str:
+    most = max(found.curve)
+    unit = unit_of(found.made.seconds.value)
+    percent = f"{100 * found.questions.worth:g} %"
+
+    def of(maximum: int) -> str:
+        hours = number(found.candidates.worker_hours(maximum))
+        return f"{number(found.curve[maximum] / unit.seconds)} {unit.name} and {hours} worker-hours"
+
+    if found.knee == most:
+        return f"knee: none; up to workers.maximum {most}, one more worker shortens the run by {percent} or more"
+    return (
+        f"knee: workers.maximum {found.knee}, with {of(found.knee)}; beyond it, one more worker shortens the run by "
+        f"less than {percent}, down to {of(most)} with {most}"
+    )
+
+
+def _reclaims(found: Forecasted, reclaimed: Estimated) -> str:
+    unit = unit_of(found.made.seconds.value)
+    every = (found.questions.reclaim_every or 0) / HOUR
+    more = reclaimed.value / found.made.seconds.value - 1
+    after = found.questions.replaced_after
+    return (
+        f"spot: {unit.text(reclaimed)} {unit.name}, {more:.1%} more, if each worker is reclaimed every {every:g} h and "
+        f"replaced after {after:g} s"
+    )
+
+
+def sentence_of(law: ScalabilityLaw, most: int) -> str:
+    """Return what a law says of up to `most` workers."""
+    contention = with_interval(law.contention.times(100))
+    told = f"{law.name}: contention {contention} %"
+    if law.coherency.value > 0:
+        low, high = law.peaks()
+        told += (
+            f", coherency {with_interval(law.coherency.times(100))} %, fastest with {number(law.peak)} workers "
+            f"({number(low)} – {_number_or_more(high)})"
+        )
+    limit = "without bound"
+    if not math.isinf(law.limit):
+        low, high = law.limits()
+        limit = f"at most {number(law.limit)} ({number(low)} – {_number_or_more(high)}) times as fast as one worker"
+    efficiency = f"{with_interval(law.efficiencies(most).times(100))} % efficient with {most}"
+    return f"{told}; {limit}, {efficiency}; the law misses the curve by {law.misfit:.1%}"
+
+
+def _number_or_more(value: float) -> str:
+    return "no bound" if math.isinf(value) else number(value)

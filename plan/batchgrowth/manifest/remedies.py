@@ -1,0 +1,214 @@
+"""What is wrong with a manifest and what would do: a fault for each of pydantic's errors.
+
+A remedy that names a value is tried before it is printed: in a copy of the manifest, the value leaves no fault at its
+field.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic.alias_generators import to_camel
+
+from batchgrowth.errors import Fault, redacted
+from batchgrowth.manifest.documents import Document, KeyPath, dotted, printable
+from batchgrowth.manifest.job_schema import job_schema, schema_at, without_nulls
+from batchgrowth.manifest.meant import LIKE_A_CHOICE, choice_with_example, close_name, flow, meant
+from batchgrowth.schema import DECIMAL, ENTRYPOINT, RULES_BROKEN, WORDS, Schema
+from batchgrowth.spec import BatchGrowthJob
+
+MOST_TRIALS = 200
+"""The most values that are tried for one manifest; after that, its messages name no more values."""
+LIKE_A_FIELD = 0.7
+"""How much of an unknown field's name must be like that of a field."""
+EXAMPLES = ("0.05", "2", "0.5", "1", "0")
+"""Decimals, of which each field of that type takes at least one."""
+
+
+def validated(tree: Any) -> BatchGrowthJob:
+    """Return the job that plain data describes, in the manifest's spelling. Raises pydantic's ValidationError."""
+    return BatchGrowthJob.model_validate(without_nulls(tree, job_schema()), by_alias=True, by_name=False)
+
+
+def faults_of(error: ValidationError, document: Document) -> Iterator[Fault]:
+    """Yield one fault for each of pydantic's errors, in the order of the fields."""
+    trials = Trials(document)
+    for found in error.errors(include_url=False):
+        path: KeyPath = found["loc"]
+        if found["type"] == "too_short" and len(found["input"]) >= found["ctx"]["min_length"]:
+            continue  # pydantic counts only the valid entries, and has already reported the others
+        if found["type"] == RULES_BROKEN:
+            for field, value, remedy in found["ctx"]["broken"]:
+                at = (*path, *filter(None, field.split(".")))
+                if schema_at(at).get("pattern") == ENTRYPOINT:
+                    remedy = next((f"did you mean {guess}?" for guess in trials.guesses(at, value)), remedy)
+                yield Fault(dotted(at), _given(at, value, document), remedy)
+        elif found["type"] == "missing":
+            yield Fault(dotted(path), "missing", "give " + trials.wanted(path))
+        elif found["type"] == "extra_forbidden":
+            yield Fault(dotted(path), "no such field", _near(path, document))
+        else:
+            given = _given(path, found["input"], document)
+            yield Fault(dotted(path) or "manifest", given, _remedy(path, found["input"], document, trials))
+
+
+def _given(path: KeyPath, value: Any, document: Document) -> str:
+    """Return the value as the manifest spells it, shortened if long; text that looks like a password is removed."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict | list | tuple):
+        kind = "a map" if isinstance(value, dict) else "a list"
+        return f"{kind} of {len(value)}"
+    if isinstance(value, BaseModel):
+        return "a block"
+    text = redacted(spelled(path, value, document))
+    if isinstance(value, str):
+        text = f'"{text}"'
+    return printable(text)
+
+
+def spelled(path: KeyPath, value: Any, document: Document) -> str:
+    """Return the text of a value: as the manifest has it, or else as Python writes it."""
+    if path in document.written:
+        return document.written[path]
+    try:
+        return str(value)
+    except ValueError:  # a number of thousands of digits
+        return "a number with thousands of digits"
+
+
+@dataclass(slots=True)
+class Trials:
+    """Values that are tried in the places of a manifest's faulty ones."""
+
+    document: Document
+    left: int = MOST_TRIALS
+
+    def helps(self, path: KeyPath, value: Any) -> bool:
+        """Return True if a value leaves no fault at its path or below."""
+        if self.left == 0:
+            return False
+        self.left -= 1
+        try:
+            validated(_replaced(self.document.tree, path, value))
+        except ValidationError as error:
+            return not any(place[: len(path)] == path for place in _places(error))
+        return True
+
+    def guesses(self, path: KeyPath, value: Any) -> Iterator[Any]:
+        """Yield what was probably meant by a value, each once, if it helps."""
+        tried: list[Any] = []
+        for guess in meant(value, spelled(path, value, self.document), schema_at(path)):
+            if guess not in tried:
+                tried.append(guess)
+                if self.helps(path, guess):
+                    yield guess
+
+    def wanted(self, path: KeyPath) -> str:
+        """Say what the value at a path must be, with an example that is valid there."""
+        node = schema_at(path)
+        text = wanted(node)
+        if node.get("pattern") == DECIMAL:
+            example = next((each for each in EXAMPLES if self.helps(path, each)), EXAMPLES[0])
+            text = text.replace(EXAMPLES[0], example)
+        return text
+
+
+def _replaced(tree: Any, path: KeyPath, value: Any) -> Any:
+    """Return a copy of the tree with another value at a path."""
+    if not path:
+        return value
+    first, *rest = path
+    copy: Any = list(tree) if isinstance(tree, list) else dict(tree or {})
+    before = copy[first] if isinstance(first, int) else copy.get(first)
+    copy[first] = _replaced(before, tuple(rest), value)
+    return copy
+
+
+def _places(error: ValidationError) -> Iterator[KeyPath]:
+    """Yield the paths of pydantic's errors, and of the fields whose rules are broken."""
+    for found in error.errors(include_url=False):
+        if found["type"] == RULES_BROKEN:
+            yield from ((*found["loc"], *filter(None, field.split("."))) for field, _, _ in found["ctx"]["broken"])
+        else:
+            yield found["loc"]
+
+
+def _remedy(path: KeyPath, value: Any, document: Document, trials: Trials) -> str:
+    """Return what would do in the place of a value: what was probably meant, if that helps, or what the field takes."""
+    node = schema_at(path)
+    if isinstance(value, dict | list) or value is None:
+        return f"give {trials.wanted(path)}"
+    text = spelled(path, value, document)
+    guesses = list(islice(trials.guesses(path, value), 2))
+    if node.get("type") != "object":
+        guesses = guesses[:1]
+    elif isinstance(value, str) and not guesses:
+        guesses = [guess for guess in _by_example(path, value, node) if trials.helps(path, guess)]
+    if (
+        len(guesses) != 1 or len(node.get("enum", ())) == 1
+    ):  # of two fields that a value fits, nobody knows which is meant
+        return f"give {trials.wanted(path)}"
+    [guess] = guesses
+    if guess == text and not isinstance(value, str):
+        kept = ", so that YAML keeps it as written" if path in document.written else ""
+        return f'put it in quotes, "{printable(text)}"{kept}'
+    if isinstance(value, str) and isinstance(guess, bool | int):
+        return f"give {flow(guess)}, without quotes"
+    if "enum" in node:
+        return f"did you mean {guess}? Give {wanted(node)}"
+    return f"did you mean {flow(guess)}?"
+
+
+def _by_example(path: KeyPath, value: str, node: Schema) -> Iterator[dict[str, Any]]:
+    """Yield the block that chooses what a word names, with settings, since some choices need settings."""
+    for field in node.get("properties", {}).values():
+        name = close_name(value, [str(each) for each in field.get("enum", ())], LIKE_A_CHOICE)
+        block = choice_with_example(path, name) if name else None
+        if block is not None:
+            yield block
+
+
+def _near(path: KeyPath, document: Document) -> str:
+    """Return the remedy for an unknown field: the name that was probably meant, or all that there are."""
+    *parents, last = path
+    name = str(last)
+    node = schema_at(tuple(parents))
+    names = sorted(node.get("properties", ()))
+    close = to_camel(name) if to_camel(name) in names else close_name(name, names, LIKE_A_FIELD)
+    if close is None:
+        return f"give one of {', '.join(names)}, or leave it out"
+    siblings: Any = document.tree
+    for part in parents:
+        siblings = siblings[part]
+    if siblings.get(close) is not None:
+        return f"did you mean {close}? It is given already, so leave this one out"
+    return f"did you mean {close}?"
+
+
+def wanted(node: Schema) -> str:
+    """Say what a value must be, derived from the schema that enforces it."""
+    kind = node.get("type")
+    if "enum" in node:
+        names = ", ".join(map(str, node["enum"]))
+        if len(node["enum"]) == 1:
+            return names
+        return f"one of {names}"
+    if kind == "integer":
+        return f"a whole number from {node['minimum']} to {node['maximum']}"
+    if kind == "boolean":
+        return "true or false"
+    if kind == "array":
+        return f"a list of {node.get('minItems', 0)} to {node['maxItems']} entries"
+    if kind == "object" and "properties" in node:
+        return "a block with " + ", ".join(node.get("required") or node["properties"])
+    if kind == "object":
+        return f"a map of at most {node['maxProperties']} entries"
+    if "pattern" not in node and node.get("minLength"):
+        return f"a string of {node['minLength']} to {node['maxLength']} characters"
+    words = WORDS.get(node.get("pattern", ""), "a string")
+    if node.get("pattern") == DECIMAL:
+        return words
+    return f"{words}, at most {node['maxLength']} characters"

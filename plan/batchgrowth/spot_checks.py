@@ -1,0 +1,71 @@
+"""Spot checks while training: after which updates a shard is computed twice, and who is wrong if the answers differ."""
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+SHARDS_BETWEEN = 200
+"""Shards that the busiest worker computes between two checks. A check costs it one more: half a percent of its time."""
+ANSWERS = 3
+"""How often each of several workers computes a shard if their first answers differ."""
+ANSWERS_ALONE = 5
+"""How often a worker without peers computes a shard if its first two answers differ."""
+
+
+def updates_between(shards: int, workers: int, read_ahead: int = 0) -> int:
+    """Return the number of updates from one check to the next.
+
+    A worker without peers computes the shard twice in each check, so it checks half as often. `read_ahead` is the
+    number of shards that its loaders read ahead: a check waits for their reading to reach its shard.
+    """
+    longest_run = -(-shards // workers)
+    computed = 1 if workers > 1 else 2
+    return -(-SHARDS_BETWEEN * computed * (1 + read_ahead) // longest_run)
+
+
+def is_due(before: int, after: int, every: int) -> bool:
+    """Return whether a check is due once the updates after `before`, up to `after`, are made.
+
+    It follows from the positions alone, so all members of a group get the same answer.
+    """
+    return before // every < after // every
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Who is wrong: the workers at the places `wrong`; or the code, which has more than one answer, if `is_code`.
+
+    If `is_open`, workers contradict each other and no majority decides: one more worker must compute the shard.
+    """
+
+    wrong: tuple[int, ...] = ()
+    is_code: bool = False
+    is_open: bool = False
+
+    @property
+    def is_same(self) -> bool:
+        """Return whether all answers were the same."""
+        return not (self.wrong or self.is_code or self.is_open)
+
+
+def verdict_of(answers: Sequence[Sequence[Hashable]]) -> Verdict:
+    """Return who is wrong; `answers` has the answers of each worker to one question, all of the same number.
+
+    A faulty worker stands alone. If two workers contradict themselves, or three steady workers give three answers, the
+    code is at fault: it depends on something else than its inputs and its seed.
+    """
+    counts = Counter(answer for own in answers for answer in own)
+    total = counts.total()
+    if len(counts) == 1:
+        return Verdict()
+    [(commonest, times)] = counts.most_common(1)
+    fickle = [place for place, own in enumerate(answers) if len(set(own)) > 1]
+    steady = {own[0] for own in answers if len(set(own)) == 1}
+    is_slip = len(answers) == 1 and times == total - 1  # a machine errs once, code that draws seldom repeats itself
+    if len(fickle) > 1 or len(steady) > 2 or (len(answers) == 1 and not is_slip):
+        return Verdict(is_code=True)
+    if 2 * times > total:
+        return Verdict(tuple(place for place, own in enumerate(answers) if set(own) != {commonest}))
+    if fickle and len(steady) == 1:
+        return Verdict(tuple(fickle))
+    return Verdict(is_open=True)

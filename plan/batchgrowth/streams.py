@@ -1,0 +1,142 @@
+"""What a command does about its terminal: characters that it cannot show, tables that do not fit, a pipe that closes, a
+disk that is full, and Ctrl-C before anything has begun.
+"""
+
+import codecs
+import io
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NoReturn, TextIO, TypeVar
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+CLOSED_PIPE = 141
+"""The exit code if nobody reads the output any more, as of a program that SIGPIPE ends: `batchgrowth plan … | head`."""
+NOT_WRITTEN = 1
+"""The exit code if the output cannot be written."""
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as errors.Interrupted has it."""
+
+_REPLACE = "batchgrowth.plainly"
+_PLAIN = str.maketrans(
+    {"→": ">", "–": "-", "—": "-", "…": "...", "·": "*", "×": "x", "≤": "<=", "≥": ">=", "━": "-", "│": "|", "─": "-",
+     "╭": "+", "╮": "+", "╰": "+", "╯": "+", "“": '"', "”": '"', "’": "'"}
+)  # fmt: skip
+"""The signs of our output, and what stands for them in an encoding that lacks them."""
+MOST_ROWS = 40
+"""The most stages that a table shows."""
+_LONGEST_LINE = 1000
+"""More characters than a line of a table has."""
+
+_T = TypeVar("_T")
+
+
+def say(text: str, *, end: str = "\n", err: bool = False) -> None:
+    """Print the text to standard output, or to standard error."""
+    print(text, end=end, file=sys.stderr if err else sys.stdout)
+
+
+def first_and_last(items: Sequence[_T]) -> tuple[Sequence[_T], int, Sequence[_T]]:
+    """Return the items with which a table of at most MOST_ROWS begins and ends, and how many it hides in between."""
+    hidden = len(items) - MOST_ROWS
+    if hidden <= 0:
+        return items, 0, ()
+    half = MOST_ROWS // 2
+    return items[:half], hidden, items[half + hidden :]
+
+
+def is_too_wide(table: "Table", console: "Console") -> bool:
+    """Return whether the terminal is too narrow for the table."""
+    return console.measure(table, options=console.options.update(max_width=_LONGEST_LINE)).minimum > console.width
+
+
+def plainly(error: UnicodeError) -> tuple[str, int]:
+    """Return what replaces the characters that an encoding lacks: the nearest sign, else a question mark."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lost = error.object[error.start : error.end].translate(_PLAIN)
+    return lost.encode("ascii", "replace").decode("ascii"), error.end
+
+
+def print_plainly() -> None:
+    """Let standard output and standard error replace the characters that their encodings lack."""
+    codecs.register_error(_REPLACE, plainly)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_REPLACE)
+
+
+def run_command(command: Callable[[], object]) -> NoReturn:
+    """Run the command and exit with its code, after everything that it printed is written.
+
+    A closed pipe ends the command without a word. If the output cannot be written, one line says so.
+    """
+    print_plainly()
+    code: str | int | None = 0
+    try:
+        try:
+            command()
+        except SystemExit as end:
+            code = end.code
+            if isinstance(end.__context__, BrokenPipeError):  # typer and rich exit with 1 then
+                code = CLOSED_PIPE
+        except KeyboardInterrupt:
+            say("stopped", err=True)
+            code = INTERRUPTED
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _give_up(sys.stdout)
+        code = CLOSED_PIPE
+    except OSError as error:
+        if not _is_of_output(error):
+            raise
+        _give_up(sys.stdout)
+        _say_that_it_is_lost(error)
+        code = code or NOT_WRITTEN
+    sys.exit(code)
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Return whether the error was raised while something was printed, and not by the work of the command."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return frames[-1].f_globals["__name__"].partition(".")[0] in ("rich", "typer") or (
+        frames[-1].f_globals["__name__"] == __name__
+    )
+
+
+def _give_up(stream: TextIO) -> None:
+    """Let Python's own flush at its end write what is left in the stream to nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def _say_that_it_is_lost(error: OSError) -> None:
+    reason = (error.strerror or "unknown reason").lower()
+    try:
+        say(f"the output cannot be written ({reason}); give it a place with space", err=True)
+        sys.stderr.flush()
+    except OSError:
+        return  # there is nobody to tell
+
+
+def stop_at_once_on_interrupt() -> None:
+    """Let Ctrl-C end this process with one line, also while it imports libraries, which may swallow an exception.
+
+    A training replaces this as soon as it has something to save.
+    """
+    signal.signal(signal.SIGINT, _stop_at_once)
+
+
+def _stop_at_once(_number: int, _frame: object) -> NoReturn:
+    try:
+        os.write(2, b"stopped\n")
+        sys.stdout.flush()
+    finally:
+        # The flush fails if the signal came while the output was being written.
+        os._exit(INTERRUPTED)

@@ -1,0 +1,190 @@
+"""Estimators among scikit-learn's tools, and on every kind of data."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from batchgrowth_trainer import DaskClassifier, DaskRegressor, load
+from batchgrowth_trainer.dampers import NoiseScale
+from sklearn import config_context
+from sklearn.base import clone
+from sklearn.datasets import make_blobs, make_regression
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torch import nn
+from torch.utils.data import TensorDataset
+
+X, Y = make_blobs(60, 4, centers=3, random_state=0)
+X = X.astype(np.float32)
+NAMES = np.array(["oak", "elm", "ash"])[Y]
+
+
+def estimator(**parameters: Any) -> DaskClassifier:
+    given = {"optimizer__lr": 0.05, "batch_size": 16, "max_epochs": 2, "random_state": 1, "device": "cpu"}
+    return DaskClassifier(**given | parameters)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> DaskClassifier:
+    """A linear classifier."""
+    return estimator().fit(X, Y)
+
+
+def test_every_kind_of_data_gives_the_same_weights(fitted: DaskClassifier) -> None:
+    inputs = torch.from_numpy(X)
+    kinds = [
+        (pd.DataFrame(X), pd.Series(Y)),
+        (inputs, torch.from_numpy(Y)),
+        (X.tolist(), Y.tolist()),
+        (da.from_array(X, chunks=(25, 4)), da.from_array(Y, chunks=20)),
+        (TensorDataset(inputs, torch.from_numpy(Y)), None),
+    ]
+    assert {estimator().fit(*kind).weights_sha256_ for kind in kinds} == {fitted.weights_sha256_}
+
+
+def test_labels_are_numbers_or_strings(fitted: DaskClassifier) -> None:
+    named = estimator().fit(X, NAMES)
+    dataset = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y + 5))
+
+    assert list(named.classes_) == ["ash", "elm", "oak"]
+    assert set(named.predict(X)) <= set(NAMES)
+    assert named.score(X, NAMES) == np.mean(named.predict(X) == NAMES)
+    assert list(estimator().fit(dataset).classes_) == [5, 6, 7]
+    assert estimator().fit(dataset).weights_sha256_ == fitted.weights_sha256_
+
+
+def test_the_order_of_examples_counts_only_if_it_is_given(fitted: DaskClassifier) -> None:
+    shuffled = np.random.default_rng(0).permutation(60)
+    sums = [
+        estimator(order=order).fit(X[rows], Y[rows]).weights_sha256_
+        for order in ("given", "sorted")
+        for rows in (np.arange(60), shuffled)
+    ]
+
+    assert sums[0] == fitted.weights_sha256_
+    assert len(set(sums)) == 3
+    assert sums[2] == sums[3]
+
+
+def test_weights_are_repetitions_or_scale_losses(fitted: DaskClassifier) -> None:
+    twice = np.repeat([2, 1, 0], 20)
+
+    repeated = estimator().fit(np.repeat(X, twice, axis=0), np.repeat(Y, twice))
+    assert estimator().fit(X, Y, sample_weight=twice).weights_sha256_ == repeated.weights_sha256_
+    assert estimator().fit(X, Y, sample_weight=np.full(60, 0.3)).weights_sha256_ == fitted.weights_sha256_
+
+    scaled = estimator().fit(X, Y, sample_weight=np.where(Y == 0, 99.5, 0.5))
+    assert np.mean(scaled.predict(X) == 0) > np.mean(fitted.predict(X) == 0)
+
+
+def test_a_search_finds_the_same_whatever_runs_beside_it() -> None:
+    grid = {"optimizer__lr": [0.1, 0.01], "batch_size": [8, 16]}
+    found = []
+    for jobs in (1, 2):
+        with joblib.parallel_config("threading"):
+            found.append(GridSearchCV(estimator(), grid, cv=2, n_jobs=jobs).fit(X, Y))
+    columns = ["split0_test_score", "split1_test_score", "rank_test_score"]
+
+    assert all(np.array_equal(found[0].cv_results_[name], found[1].cv_results_[name]) for name in columns)
+    assert found[0].best_estimator_.weights_sha256_ == found[1].best_estimator_.weights_sha256_
+
+
+def test_a_pipeline_routes_its_metadata(fitted: DaskClassifier) -> None:
+    with config_context(enable_metadata_routing=True):
+        last = estimator().set_fit_request(sample_weight=True).set_score_request(sample_weight=True)
+        line = make_pipeline(StandardScaler().set_fit_request(sample_weight=False), last)
+        weights = np.repeat([2, 1, 0], 20)
+        scores = cross_val_score(clone(line), X, NAMES, cv=2, params={"sample_weight": weights + 1})
+        line.fit(X, Y, sample_weight=weights)
+
+    scaled = StandardScaler().fit_transform(X)
+    assert line[-1].weights_sha256_ == estimator().fit(scaled, Y, sample_weight=weights).weights_sha256_
+    assert len(scores) == 2
+
+
+def test_parameters_travel(fitted: DaskClassifier) -> None:
+    given = estimator(module=nn.LazyLinear, module__out_features=3, batch_size=NoiseScale, batch_size__initial=16)
+    again = clone(given)
+
+    assert again.get_params() == given.get_params()
+    assert again.get_params()["module__out_features"] == 3
+    assert again.set_params(module__bias=False).get_params()["module__bias"] is False
+    assert "module__bias" not in given.get_params()
+    assert "module__out_features=3" in repr(given)
+    same = pickle.loads(pickle.dumps(fitted))
+    assert np.array_equal(same.predict_proba(X), fitted.predict_proba(X))
+
+
+def test_metrics_are_of_validation_data() -> None:
+    est = estimator().fit(X[:40], Y[:40], validation=(X[40:], Y[40:]))
+    last = est.history_[-1]
+
+    assert last["test_accuracy"] == pytest.approx(est.score(X[40:], Y[40:]))
+    assert last["test_loss"] > 0
+    assert [row["epoch"] for row in est.history_] == [1, 2]
+
+
+def test_a_run_can_be_kept(fitted: DaskClassifier, tmp_path: Path) -> None:
+    est = estimator(output_dir=tmp_path / "kept").fit(X, Y)
+    run = load(tmp_path / "kept")
+
+    assert run.summary is not None
+    assert run.summary["weightsSha256"] == est.weights_sha256_ == fitted.weights_sha256_
+    assert (tmp_path / "kept" / "workload.pkl").stat().st_size < X.nbytes + 10_000
+    assert torch.equal(run.model.weight, est.module_.weight)
+
+
+def test_a_measured_rule_and_a_loss_with_one_output() -> None:
+    """Two shards a batch, so the noise can be measured; BCEWithLogitsLoss makes one output per example."""
+    rule = NoiseScale(16, dwell=2, multiple=100)
+    two = estimator(batch_size=rule, grads_per_worker=8, loss=nn.BCEWithLogitsLoss, max_workers=1).fit(X, Y == 1)
+
+    assert two.module_.out_features == 1
+    assert two.batch_size_ > 16
+    assert np.allclose(two.predict_proba(X).sum(axis=1), 1)
+    assert set(two.predict(X)) <= {False, True}
+
+
+def test_a_regressor_predicts_as_its_target_was() -> None:
+    inputs, one = make_regression(50, 3, random_state=0)
+    two = np.stack([one, -one], axis=1)
+    fits = [
+        DaskRegressor(optimizer__lr=0.1, random_state=0, device="cpu").fit(inputs, y) for y in (one, two, two[:, :1])
+    ]
+
+    assert [est.predict(inputs).shape for est in fits] == [(50,), (50, 2), (50, 1)]
+    assert all(est.predict(inputs).dtype == np.float64 for est in fits)
+    assert fits[0].score(inputs, one) > 0.9
+
+
+def test_another_number_of_examples_goes_on_at_the_epoch() -> None:
+    est = estimator().partial_fit(X, Y).partial_fit(X[:30], Y[:30])
+
+    assert est.n_iter_ == 2
+    assert [row["updates"] for row in est.history_] == [4, 4]
+
+
+def test_fewer_examples_than_the_batch_make_one_update_an_epoch() -> None:
+    est = estimator(batch_size=64, max_workers=1).fit(X[:5], Y[:5])
+
+    assert est.meta_["n_updates"] == 2
+    assert est.score(X[:5], Y[:5]) > 0
+
+
+def test_an_optimizer_by_name_and_one_of_torch_alone_are_one() -> None:
+    """The class is in the manifest by its own name, which has the same bits as torch's."""
+    fits = [
+        estimator(optimizer=kind, optimizer__weight_decay=0.01).fit(X, Y).weights_sha256_
+        for kind in ("AdamW", torch.optim.AdamW)
+    ]
+    given = estimator(optimizer=torch.optim.AdamW, optimizer__weight_decay=0.01, optimizer__amsgrad=False).fit(X, Y)
+
+    assert set(fits) == {given.weights_sha256_}
+    assert given.job_.spec.optimizer.type == "Torch"

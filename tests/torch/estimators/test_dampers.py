@@ -1,0 +1,49 @@
+"""Rules of growth as objects: each is the block of a manifest, and its class, object and name say the same."""
+
+from typing import Any
+
+import pytest
+from batchgrowth.choices import GROWTH
+from batchgrowth_trainer.dampers import (
+    NAMES,
+    AdaDamp,
+    Damper,
+    GeoDamp,
+    GradientNorm,
+    NoiseScale,
+    PadaDamp,
+    RadaDamp,
+    damper_of,
+)
+
+BLOCKS: list[tuple[Damper, dict[str, Any]]] = [
+    (GeoDamp(64, 10, 2), {"type": "Geometric", "geometric": {"factor": 2, "every_epochs": 10}}),
+    (GeoDamp(dwell=3), {"type": "Geometric", "geometric": {"factor": 5, "every_epochs": 3}}),
+    (PadaDamp(rate=0.5), {"type": "Linear", "linear": {"examples_per_update": 0.5, "every_updates": 1}}),
+    (AdaDamp(dwell=20), {"type": "LossRatio", "looks": {"every_updates": 20}}),
+    (RadaDamp(), {"type": "LossAndGradient", "lossAndGradient": {"loss_weight": 5}}),
+    (GradientNorm(), {"type": "GradientNorm"}),
+    (NoiseScale(multiple=2), {"type": "NoiseScale", "noiseScale": {"multiple": 2}}),
+    (Damper("Cabs", looks={"may_shrink": True}), {"type": "Cabs", "looks": {"may_shrink": True}}),
+]
+
+
+@pytest.mark.parametrize(("damper", "block"), BLOCKS, ids=lambda one: type(one).__name__)
+def test_a_rule_is_a_block(damper: Damper, block: dict[str, Any]) -> None:
+    assert damper.block() == block
+
+
+def test_every_growth_of_the_registry_is_there() -> None:
+    assert {Damper(name).block()["type"] for name in GROWTH} == set(GROWTH)
+    assert {kind().block()["type"] for kind in NAMES.values()} <= set(GROWTH)
+
+
+def test_class_object_and_name_say_the_same() -> None:
+    expected = GeoDamp(32, delay=4, factor=3)
+    nested = {"initial": 32, "delay": 4}
+
+    assert damper_of(GeoDamp, {**nested, "factor": 3}) == expected
+    assert damper_of("geodamp", {**nested, "factor": 3}) == expected
+    assert damper_of(GeoDamp(factor=3), nested) == expected
+    assert damper_of(Damper("Cabs", 8), {"initial": 32}) == Damper("Cabs", 32)
+    assert repr(expected) == "GeoDamp(initial=32, delay=4, factor=3)"

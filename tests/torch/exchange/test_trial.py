@@ -1,0 +1,45 @@
+"""The trial of an exchange that is not ours."""
+
+from typing import Any
+
+import pytest
+import torch
+from batchgrowth.errors import WorkloadError
+from batchgrowth_trainer.exchange import all_reduce
+from batchgrowth_trainer.exchange.all_reduce import AllReduce
+from batchgrowth_trainer.exchange.trial import try_exchange
+from small import net
+
+
+class Relay(AllReduce):
+    """The all-reduce under another name."""
+
+
+class Damped(AllReduce):
+    """Damps the weights the more rounds it has made, in this process."""
+
+    rounds = 0
+
+    def round(self, stop_requested: Any) -> Any:
+        """Make a round, and damp."""
+        made = super().round(stop_requested)
+        Damped.rounds += 1
+        self._replica.parameters.vector.data.mul_(1 / Damped.rounds)
+        return made
+
+
+@pytest.mark.fault("T01")
+def test_a_round_is_made_twice_and_leaves_no_trace(
+    small_job: Any, make_replica: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = make_replica(small_job("exchange.type=AllReduce"), net())
+    before = {name: vector.clone() for name, vector in replica.tensors().items()}
+    monkeypatch.setattr(all_reduce, "AllReduce", Relay)
+    try_exchange(replica)
+    monkeypatch.setattr(all_reduce, "AllReduce", Damped)
+    named = r"exchange AllReduce: \S*test_trial:Damped leaves other parameters .*Damped\.rounds changes.*in round"
+    with pytest.raises(WorkloadError, match=named):
+        try_exchange(replica)
+    assert Damped.rounds == 0
+    assert replica.position.update == 0
+    assert all(torch.equal(vector, before[name]) for name, vector in replica.tensors().items())

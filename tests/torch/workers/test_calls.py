@@ -1,0 +1,68 @@
+"""Calls and tasks through the client of a scheduler that is lost, which Dask answers with errors of many classes."""
+
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from batchgrowth_trainer.workers.calls import Calls, WorkerRequest, drop
+from batchgrowth_trainer.workers.connection import SchedulerLost, closed_is_lost
+from distributed import Client, LocalCluster
+from distributed.client import ClosedClientError
+from distributed.comm import CommClosedError
+
+
+@pytest.mark.parametrize("error", [ClosedClientError("Client is closed"), CommClosedError("in <TLS>")])
+def test_a_task_of_a_lost_scheduler_can_be_dropped(error: Exception) -> None:
+    """As while the state is saved before this loss ends a run, when workers are found to be gone."""
+    asked = []
+
+    class Task:
+        def cancel(self) -> None:
+            asked.append(self)
+            raise error
+
+    task: Any = Task()
+    drop(task)
+    assert asked == [task]
+
+
+@pytest.fixture(scope="module")
+def lost() -> Iterator[Client]:
+    """A client that could not reconnect."""
+    with LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster:
+        client = Client(cluster.scheduler_address, timeout=0.5)
+    for _ in range(600):
+        if client.status == "closed":
+            break
+        threading.Event().wait(0.05)
+    assert "closed" == client.status
+    yield client
+    client.close()
+
+
+def test_a_request_is_lost_with_its_scheduler(lost: Client) -> None:
+    """It is no error of the user's function, which would end the run instead of waiting for a scheduler."""
+    ended = threading.Event()
+    request = Calls(lost).request("tcp://127.0.0.1:9", int, then=lambda _: ended.set())
+    assert ended.wait(60)
+    assert isinstance(request, WorkerRequest)
+    assert "lost" == request.status
+
+
+@pytest.mark.parametrize("make", [
+    lambda calls: calls.ask(int, workers=["tcp://127.0.0.1:9"]),
+    lambda calls: calls.submit("tcp://127.0.0.1:9", int),
+])  # fmt: skip
+def test_every_other_call_says_that_the_scheduler_is_lost(lost: Client, make: Any) -> None:
+    calls = Calls(lost)
+    calls.registered.add("tcp://127.0.0.1:9")
+    with pytest.raises(SchedulerLost, match="the Dask scheduler was lost"):
+        make(calls)
+
+
+def test_an_error_while_the_client_is_connected_stays_what_it_is() -> None:
+    connected: Any = SimpleNamespace(status="running")
+    with pytest.raises(RuntimeError, match="of the function"), closed_is_lost(connected):
+        raise RuntimeError("of the function")

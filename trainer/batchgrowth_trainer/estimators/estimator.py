@@ -1,0 +1,573 @@
+"""The estimators: what they take and learn, and how they predict."""
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from batchgrowth.errors import Fault, SpecError
+from dask import is_dask_collection
+from dask.system import CPU_COUNT
+from sklearn.base import ClassifierMixin, RegressorMixin, clone
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d, validate_data
+from torch import Tensor, nn
+from torch.utils.data import Dataset as TorchDataset
+
+from batchgrowth_trainer.estimators import fitting
+from batchgrowth_trainer.estimators.examples import (
+    Given,
+    InMemory,
+    TrainingSet,
+    arranged,
+    check_labels,
+    check_rows,
+    chunked,
+    dask_array,
+    encoded,
+    labels_in,
+)
+from batchgrowth_trainer.estimators.parameters import NestedParameters, job_with
+from batchgrowth_trainer.estimators.recipe import Recipe, accuracy, check_loss, check_module
+from batchgrowth_trainer.record.checkpoint import Saved
+from batchgrowth_trainer.record.functions import entrypoint_of
+from batchgrowth_trainer.replica.data import fetch, to_device
+from batchgrowth_trainer.workload import predict
+
+_MOST_WORKERS = 8
+"""The most workers if `max_workers` does not say."""
+_SHARED = ("cluster", "callbacks")
+"""The parameters that a clone shares: they stand for processes, files and connections."""
+_ORDERS = ("auto", "given", "sorted")
+_LARGEST_SEED = 2**31 - 1
+
+
+class _Estimator(NestedParameters):
+    """What both estimators have in common; see DaskClassifier."""
+
+    history_: list[dict[str, Any]]
+    meta_: dict[str, Any]
+
+    def __init__(
+        self,
+        module: Any = None,
+        loss: Any = None,
+        optimizer: Any = torch.optim.SGD,
+        *,
+        batch_size: Any = 32,
+        max_batch_size: int | None = None,
+        max_epochs: int = 20,
+        cluster: Any = None,
+        device: str = "auto",
+        grads_per_worker: int = 32,
+        min_workers: int = 1,
+        max_workers: int | None = None,
+        random_state: Any = None,
+        metrics: Mapping[str, Callable[..., Any]] | None = None,
+        callbacks: Sequence[Any] = (),
+        warm_start: bool = False,
+        order: str = "auto",
+        output_dir: str | Path | None = None,
+        verbose: bool = False,
+        spec: Mapping[str, Any] | None = None,
+        **nested: Any,
+    ) -> None:
+        self.module = module
+        self.loss = loss
+        self.optimizer = optimizer
+        self.batch_size = batch_size
+        self.max_batch_size = max_batch_size
+        self.max_epochs = max_epochs
+        self.cluster = cluster
+        self.device = device
+        self.grads_per_worker = grads_per_worker
+        self.min_workers = min_workers
+        self.max_workers = max_workers
+        self.random_state = random_state
+        self.metrics = metrics
+        self.callbacks = callbacks
+        self.warm_start = warm_start
+        self.order = order
+        self.output_dir = output_dir
+        self.verbose = verbose
+        self.spec = spec
+        self._take_nested(nested)
+
+    # --- Training ---
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, validation: Any = None) -> Self:
+        """Train for `max_epochs` epochs, from the beginning or, with `warm_start`, from where the last fit ended.
+
+        `validation` is (X, y) or a Dataset, on which the loss and `metrics` are computed after each epoch.
+        Raises ValueError for parameters and data with faults, WorkloadError for code with faults.
+        """
+        goes_on = self.warm_start and hasattr(self, "module_")
+        return self._trained(X, y, sample_weight, validation, goes_on=goes_on, epochs=self.max_epochs)
+
+    def _trained(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        validation: Any,
+        *,
+        goes_on: bool,
+        epochs: int,
+    ) -> Self:
+        self._check_parameters()
+        train = self._training_set(X, y, sample_weight, reset=not goes_on)
+        held_out = self._validation_set(validation)
+        before: Saved | None = self._saved if goes_on else None
+        done = int(self.n_iter_) if goes_on else 0
+        seed = self.seed_ if goes_on else self._seed()
+        name = (
+            str(getattr(self.module, "__name__", type(self.module).__name__)) if self.module is not None else "linear"
+        )
+        recipe = Recipe(
+            module=self.module,
+            module_settings=self.nested("module"),
+            loss=self._loss(),
+            loss_settings=self.nested("loss"),
+            sizes=self._sizes(),
+            train=train,
+            validation=held_out,
+            metrics=self._metrics() if held_out is not None else {},
+        )
+        job = job_with(
+            self,
+            name="estimator",
+            entrypoint=entrypoint_of(name, {}),
+            examples=len(train),
+            epochs=done + epochs,
+            seed=seed,
+            workers=self._most_workers(),
+        )
+        folder = None if self.output_dir is None else Path(self.output_dir)
+        fitted = fitting.fit(
+            job,
+            recipe,
+            cluster=self.cluster,
+            before=before,
+            folder=folder,
+            sinks=self.callbacks,
+            progress=bool(self.verbose),
+        )
+        self._learn(job, recipe, fitted, seed, goes_on=goes_on)
+        return self
+
+    def _learn(self, job: Any, recipe: Recipe, fitted: fitting.Fitted, seed: int, *, goes_on: bool) -> None:
+        """Set the attributes that a fit leaves."""
+        last = fitted.epochs[-1]
+        history = list(self.history_) if goes_on else []
+        self.module_ = fitting.trained_module(job, recipe, fitted.state_dict)
+        self.history_ = [*history, *map(dict, fitted.epochs)]
+        self.job_ = job
+        self.seed_ = seed
+        self.n_iter_ = fitted.saved.snapshot.position.epoch
+        self.batch_size_ = last["batch_size"]
+        self.n_workers_ = last["n_workers"]
+        self.weights_sha256_ = fitted.summary["weightsSha256"]
+        calls = self.meta_["partial_fit__calls"] if goes_on else 0
+        self.meta_ = {
+            "n_updates": fitted.saved.snapshot.position.update,
+            "n_data": self.n_iter_ * len(recipe.train),
+            "len_dataset": len(recipe.train),
+            "n_workers": last["n_workers"],
+            "batch_size_": last["batch_size"],
+            "lr_": last["lr"],
+            "partial_fit__calls": calls,
+            "partial_fit__time": fitted.summary["seconds"],
+        }
+        self._saved = fitted.saved
+
+    def _check_parameters(self) -> None:
+        self._check_nested()
+        check_module(self.module, self.nested("module"))
+        check_loss(self._loss(), self.nested("loss"))
+        if self.order not in _ORDERS:
+            raise SpecError([Fault("order", f"{self.order!r} was given", f"give one of {', '.join(_ORDERS)}")])
+        epochs = self.max_epochs
+        if isinstance(epochs, bool) or not hasattr(epochs, "__index__") or epochs < 1:
+            raise SpecError([Fault("max_epochs", f"{epochs!r} was given", "give a whole number of at least 1")])
+        if self.spec is not None and not isinstance(self.spec, Mapping):
+            given = f"a {type(self.spec).__name__} was given"
+            raise SpecError([Fault("spec", given, "give fields of a manifest's spec, as keywords of train in a dict")])
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, int | np.integer) and not isinstance(self.random_state, bool):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(_LARGEST_SEED))
+
+    def _most_workers(self) -> int:
+        if self.max_workers is not None:
+            return self.max_workers
+        most = _MOST_WORKERS if self.cluster is not None else min(_MOST_WORKERS, int(CPU_COUNT))
+        if isinstance(self.min_workers, int):
+            return max(most, self.min_workers)
+        return most
+
+    def _sizes(self) -> dict[str, int]:
+        sizes = {"n_outputs": self._num_outputs()}
+        if hasattr(self, "n_features_in_"):
+            sizes["n_features_in"] = self.n_features_in_
+        return sizes
+
+    # What a classifier and a regressor do otherwise.
+
+    def _loss(self) -> Any:
+        raise NotImplementedError
+
+    def _num_outputs(self) -> int:
+        raise NotImplementedError
+
+    def _metrics(self) -> Mapping[str, Callable[..., Any]]:
+        return self.metrics or {}
+
+    def _target(self, y: np.ndarray, *, reset: bool) -> Tensor:
+        raise NotImplementedError
+
+    def _given(self, dataset: Any, *, reset: bool) -> Given:
+        raise NotImplementedError
+
+    # --- Data ---
+
+    def _training_set(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> TrainingSet:
+        """Return the examples of a fit; `reset` if they decide the features and the classes."""
+        if _is_dataset(X):
+            return self._dataset(X, y, sample_weight, reset=reset)
+        if is_dask_collection(X):
+            return self._chunks(X, y, sample_weight, reset=reset)
+        inputs, labels = self._arrays(X, y, reset=reset)
+        weights = None
+        if sample_weight is not None:
+            weights = _check_sample_weight(sample_weight, inputs, dtype=np.float64, ensure_non_negative=True)
+            kept = np.flatnonzero(weights)
+            if not len(kept):
+                raise SpecError([Fault("sample_weight", "all weights are zero", "give some example a weight above 0")])
+            inputs = inputs[torch.from_numpy(kept)]
+            labels = labels[kept]
+            weights = weights[kept]
+        target = self._target(labels, reset=reset)
+        inputs, target, scaled = arranged(inputs, target, weights, self.order)
+        if scaled is None:
+            return InMemory(inputs, target)
+        return InMemory(inputs, target, scaled, is_weighted=True)
+
+    def _dataset(self, dataset: Any, y: Any, sample_weight: Any, *, reset: bool) -> Given:
+        if y is not None or sample_weight is not None:
+            name = "y" if y is not None else "sample_weight"
+            raise SpecError([Fault(name, "given with a Dataset", "leave it out: the Dataset has inputs and targets")])
+        if not hasattr(dataset, "__len__") or not len(dataset):
+            given = "a Dataset without examples, or without a length, was given"
+            raise SpecError([Fault("X", given, "give a map-style Dataset with at least one example")])
+        inputs, _ = fetch(dataset, torch.tensor([0], dtype=torch.int64))
+        if reset and isinstance(inputs, Tensor) and inputs.ndim == 2:
+            self.n_features_in_ = inputs.shape[1]
+        return self._given(dataset, reset=reset)
+
+    def _chunks(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> Given:
+        if sample_weight is not None:
+            given = "given with a Dask collection"
+            raise SpecError([Fault("sample_weight", given, "leave it out, or give X as an array in memory")])
+        if y is None:
+            raise SpecError([Fault("y", "not given", "give the targets of the rows of X")])
+        array = dask_array(X)
+        labels = np.asarray(y.compute() if is_dask_collection(y) else y)
+        if len(labels) != len(array):
+            given = f"{len(labels):,} targets were given for {len(array):,} rows of X"
+            raise SpecError([Fault("y", given, "give one for each row")])
+        if reset:
+            self.n_features_in_ = array.shape[1]
+        elif array.shape[1] != self.n_features_in_:
+            given = f"{array.shape[1]} features were given, and {self.n_features_in_} before"
+            raise SpecError([Fault("X", given, "give as many as in the first call")])
+        return Given(chunked(array, self._target(labels, reset=reset).numpy()))
+
+    def _arrays(self, X: Any, y: Any, *, reset: bool) -> tuple[Tensor, np.ndarray]:
+        """Return X as a tensor and y as an array, checked."""
+        check_rows(X)
+        whole = _whole_numbers(X)
+        checked, labels = validate_data(
+            self, _as_numpy(X), _as_numpy(y), reset=reset, dtype=np.float32 if whole is None else whole,
+            allow_nd=True, order="C", multi_output=True, y_numeric=isinstance(self, RegressorMixin),
+        )  # fmt: skip
+        return _tensor(checked), labels
+
+    def _inputs(self, X: Any) -> Tensor | TorchDataset[Any]:
+        """Return what to predict from, checked."""
+        check_is_fitted(self, "module_")
+        if _is_dataset(X):
+            return X  # type: ignore[no-any-return]
+        check_rows(X)
+        whole = _whole_numbers(X)
+        checked = validate_data(
+            self, _as_numpy(X), reset=False, dtype=np.float32 if whole is None else whole, allow_nd=True, order="C"
+        )
+        return _tensor(checked)
+
+    def _validation_set(self, validation: Any) -> TrainingSet | None:
+        if validation is None:
+            if self.metrics:
+                given = "given without validation data, on which they would be computed"
+                raise SpecError([Fault("metrics", given, "call fit(X, y, validation=(X, y)), or leave metrics out")])
+            return None
+        if _is_dataset(validation):
+            return self._given(validation, reset=False)
+        if not isinstance(validation, tuple) or len(validation) != 2:
+            raise SpecError(
+                [Fault("validation", f"a {type(validation).__name__} was given", "give (X, y) or a Dataset")]
+            )
+        inputs, labels = self._arrays(*validation, reset=False)
+        return InMemory(inputs, self._target(labels, reset=False))
+
+    # --- Predicting ---
+
+    def _outputs(self, X: Any) -> np.ndarray:
+        """Return the module's outputs in eval mode, float32, shape (N, …).
+
+        The module always gets `grads_per_worker` examples at once, the last ones filled up: kernels round differently
+        for other numbers, so an example's output would depend on which others come with it.
+        """
+        inputs = self._inputs(X)
+        count = len(inputs)  # type: ignore[arg-type]
+        size = int(self.job_.spec.shard)
+        device = torch.device(
+            "cuda" if self.job_.spec.workload.device != "CPU" and torch.cuda.is_available() else "cpu"
+        )
+        module = self.module_.to(device).eval()
+        parts = []
+        with torch.no_grad():
+            for first in range(0, count, size):
+                numbers = torch.arange(first, first + size, dtype=torch.int64).clamp_(max=count - 1)
+                if isinstance(inputs, Tensor):
+                    batch: Any = inputs[numbers]
+                else:
+                    batch, _ = fetch(inputs, numbers)  # type: ignore[arg-type]
+                output = predict(module, to_device(batch, device))
+                parts.append(output[: count - first].to("cpu", torch.float32))
+        return torch.cat(parts).numpy()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: the module on the CPU, and no cluster, which is a connection of this process."""
+        state: dict[str, Any] = super().__getstate__()
+        module = state.get("module_")
+        if isinstance(module, nn.Module):
+            state["module_"] = module.cpu()
+        if not isinstance(state.get("cluster"), str | type(None)):
+            state["cluster"] = None
+        return state
+
+    def __sklearn_clone__(self) -> Self:
+        """Return an estimator with the same parameters that has learned nothing; it shares cluster and callbacks."""
+        params = self.get_params(deep=False)
+        copied = {name: value if name in _SHARED else clone(value, safe=False) for name, value in params.items()}
+        made = type(self)(**copied)
+        if hasattr(self, "_metadata_request"):
+            made._metadata_request = deepcopy(self._metadata_request)
+        return made
+
+    def __sklearn_tags__(self) -> Any:
+        """Return scikit-learn's tags."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        return tags
+
+
+class DaskClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
+    """A neural network that classifies, trained with a batch that may grow, by workers that change nothing but speed.
+
+    `module` is a class derived from torch.nn.Module, or an object of one; `module__NAME` are its arguments. A module
+    with parameters named n_features_in and n_outputs gets the numbers of features and classes. By default it is one
+    linear layer. The parameters of AdaDamp's estimators have AdaDamp's names: docs/estimators.md lists them all.
+    """
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, validation: Any = None) -> Self:
+        """Train for `max_epochs` epochs, from the beginning or, with `warm_start`, from where the last fit ended.
+
+        y are labels, numbers or strings, shape (N,); X may also be a Dataset, which has both. `validation` is (X, y) or
+        a Dataset, on which the loss and `metrics` are computed after each epoch. Raises ValueError for parameters and
+        data with faults, WorkloadError for code with faults.
+        """
+        return super().fit(X, y, sample_weight, validation=validation)
+
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Train for one epoch more; the first call also begins. `classes` are all the labels that any call will have.
+
+        The same data in k calls leave the weights of one `fit` with max_epochs=k. Raises what `fit` raises.
+        """
+        goes_on = hasattr(self, "module_")
+        if not goes_on:
+            self._all_classes = None if classes is None else np.unique(column_or_1d(np.asarray(classes)))
+        elif classes is not None and not np.array_equal(np.unique(np.asarray(classes)), self.classes_):
+            given = f"{list(np.unique(np.asarray(classes)))} were given, and {self.classes_.tolist()} before"
+            raise SpecError([Fault("classes", given, "give the same classes, or leave them out after the first call")])
+        try:
+            self._trained(X, y, sample_weight, None, goes_on=goes_on, epochs=1)
+        finally:
+            self._all_classes = None
+        self.meta_["partial_fit__calls"] += 1
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the most probable class of each example, shape (N,)."""
+        best = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[best]  # type: ignore[no-any-return]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return the probability of each class, float64, shape (N, classes), in the order of `classes_`."""
+        outputs = self._outputs(X).astype(np.float64)
+        return _probabilities(outputs, self._loss())
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return the accuracy, in eval mode; y may be left out for a Dataset."""
+        if y is None and _is_dataset(X):
+            y = labels_in(X)
+        return float(accuracy_score(_as_numpy(y), self.predict(X), sample_weight=sample_weight))
+
+    def _loss(self) -> Any:
+        return nn.CrossEntropyLoss if self.loss is None else self.loss
+
+    def _num_outputs(self) -> int:
+        if _is_of(self._loss(), nn.BCEWithLogitsLoss, nn.BCELoss):
+            return 1
+        return max(2, len(self.classes_))
+
+    def _metrics(self) -> Mapping[str, Callable[..., Any]]:
+        return {"accuracy": accuracy} if self.metrics is None else self.metrics
+
+    def _target(self, y: np.ndarray, *, reset: bool) -> Tensor:
+        if y.ndim == 2 and y.shape[1] == 1:
+            y = column_or_1d(y, warn=True)
+        check_labels(y)
+        check_classification_targets(y)
+        if reset:
+            self._set_classes(y)
+        return torch.from_numpy(encoded(y, self.classes_))
+
+    def _given(self, dataset: Any, *, reset: bool) -> Given:
+        labels = labels_in(dataset)
+        if reset:
+            self._set_classes(labels)
+        is_number = self.classes_.dtype.kind in "iu"
+        if is_number and np.array_equal(self.classes_, np.arange(len(self.classes_))):
+            return Given(dataset)
+        encoded(labels, self.classes_)
+        return Given(dataset, self.classes_)
+
+    def _set_classes(self, labels: np.ndarray) -> None:
+        known = getattr(self, "_all_classes", None)
+        self.classes_ = np.unique(labels) if known is None else known
+        if len(self.classes_) < 2:
+            given = f"all examples have the class {self.classes_[0]!r}"
+            raise SpecError([Fault("y", given, "give examples of two classes or more: one class has nothing to learn")])
+        if _is_of(self._loss(), nn.BCEWithLogitsLoss, nn.BCELoss) and len(self.classes_) > 2:
+            given = f"y has {len(self.classes_)} classes, and this loss tells two apart"
+            raise SpecError([Fault("loss", given, "give torch.nn.CrossEntropyLoss")])
+
+
+class DaskRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
+    """A neural network for regression, trained as DaskClassifier is; its score is R².
+
+    A module with a parameter named n_outputs gets the number of targets.
+    """
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, validation: Any = None) -> Self:
+        """Train for `max_epochs` epochs, from the beginning or, with `warm_start`, from where the last fit ended.
+
+        y are numbers, shape (N,) or (N, targets); X may also be a Dataset, which has both. `validation` is (X, y) or a
+        Dataset, on which the loss and `metrics` are computed after each epoch. Raises ValueError for parameters and
+        data with faults, WorkloadError for code with faults.
+        """
+        return super().fit(X, y, sample_weight, validation=validation)
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train for one epoch more; the first call also begins.
+
+        The same data in k calls leave the weights of one `fit` with max_epochs=k. Raises what `fit` raises.
+        """
+        self._trained(X, y, sample_weight, None, goes_on=hasattr(self, "module_"), epochs=1)
+        self.meta_["partial_fit__calls"] += 1
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the predictions, float64, in the shape that y had: (N,) or (N, targets)."""
+        outputs: np.ndarray = self._outputs(X).astype(np.float64)
+        if self.n_outputs_ is None:
+            return np.reshape(outputs, len(outputs))
+        return np.reshape(outputs, (len(outputs), -1))
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return R², in eval mode; y may be left out for a Dataset."""
+        if y is None and _is_dataset(X):
+            y = labels_in(X)
+        return float(r2_score(_as_numpy(y), self.predict(X), sample_weight=sample_weight))
+
+    def _loss(self) -> Any:
+        return nn.MSELoss if self.loss is None else self.loss
+
+    def _num_outputs(self) -> int:
+        return self.n_outputs_ or 1
+
+    def _target(self, y: np.ndarray, *, reset: bool) -> Tensor:
+        shape = y.shape[1] if y.ndim > 1 else None
+        if reset:
+            self.n_outputs_ = shape
+        elif shape != self.n_outputs_:
+            given = f"{shape or 1} targets were given, and {self.n_outputs_ or 1} before"
+            raise SpecError([Fault("y", given, "give as many as in the first call")])
+        return torch.from_numpy(np.ascontiguousarray(y, dtype=np.float32))
+
+    def _given(self, dataset: Any, *, reset: bool) -> Given:
+        if reset:
+            _, target = fetch(dataset, torch.tensor([0], dtype=torch.int64))
+            self.n_outputs_ = target.shape[1] if isinstance(target, Tensor) and target.ndim > 1 else None
+        return Given(dataset)
+
+    def __sklearn_tags__(self) -> Any:
+        """Return scikit-learn's tags."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+def _probabilities(outputs: np.ndarray, loss: Any) -> np.ndarray:
+    """Return what the outputs of a module trained with this loss say of each class, shape (N, classes)."""
+    if outputs.ndim == 1 or outputs.shape[1] == 1:
+        second = outputs.reshape(-1)
+        if not _is_of(loss, nn.BCELoss):
+            second = 1 / (1 + np.exp(-second))
+        return np.stack([1 - second, second], axis=1)
+    if _is_of(loss, nn.NLLLoss):
+        likely: np.ndarray = np.exp(outputs)
+        return likely
+    shifted: np.ndarray = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+    shifted /= shifted.sum(axis=1, keepdims=True)
+    return shifted
+
+
+def _is_of(loss: Any, *kinds: type) -> bool:
+    return isinstance(loss, kinds) or (isinstance(loss, type) and issubclass(loss, kinds))
+
+
+def _is_dataset(X: Any) -> bool:
+    return isinstance(X, TorchDataset)
+
+
+def _as_numpy(given: Any) -> Any:
+    return given.detach().cpu().numpy() if isinstance(given, Tensor) else given
+
+
+def _whole_numbers(X: Any) -> Any:
+    """Return the dtype of a tensor of whole numbers, which stay what they are, for instance tokens; else None."""
+    if isinstance(X, Tensor) and not X.is_floating_point() and not X.is_complex():
+        return _as_numpy(X[:0]).dtype
+    return None
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    """Return the array as a tensor; a read-only one, such as a memory map, is copied."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -1,0 +1,258 @@
+"""The training set of a fit: what `fit` was given as X, y and sample_weight, as tensors or as a data set.
+
+A fit's tensors reach workers of this machine in a file of the fit's own folder, which they map into memory, and other
+workers inside the function that makes the workload: once for a fit in both cases, not once for an epoch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import torch
+from batchgrowth.errors import DataError, Fault, SpecError
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from batchgrowth_trainer.workload import Dataset
+from batchgrowth_trainer.workloads.dask_arrays import DaskArrays
+
+MOST_REPEATED = 10
+"""The most that whole-number weights may multiply the number of examples; beyond, they scale losses."""
+_FILE = "examples.pt"
+_ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, an odd number: Knuth's multiplicative hashing
+_HASHED_ROWS = 4096  # at a time, since a row takes eight times its bytes while it is hashed
+
+
+class InMemory:
+    """Tensors of equal length, of which one row each makes an example: inputs, target, and perhaps a weight.
+
+    `travel` says how they are pickled: "inside" the pickle, in a "file" of a folder, or "not at all", for a record of a
+    fit that needs no data.
+    """
+
+    def __init__(self, *tensors: Tensor, is_weighted: bool = False) -> None:
+        self.is_weighted = is_weighted
+        self.travels = "inside"
+        self._tensors: tuple[Tensor, ...] | None = tensors
+        self._length = len(tensors[0])
+        self._path = ""
+
+    def __len__(self) -> int:
+        return self._length
+
+    def travel(self, how: str, folder: Path, name: str) -> None:
+        """Travel so from now on; a file goes into the folder."""
+        self.travels = how
+        if how == "file":
+            assert self._tensors is not None
+            path = folder / f"{name}-{_FILE}"
+            torch.save([tensor.contiguous().clone() for tensor in self._tensors], path)
+            self._path = str(path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled; the tensors only if they travel inside."""
+        state = dict(vars(self))
+        if self.travels != "inside":
+            state["_tensors"] = None
+        if self.travels != "file":
+            state["_path"] = ""
+        return state
+
+    def dataset(self) -> Dataset:
+        """Return the rows as a data set."""
+        tensors = self._tensors
+        if tensors is None and self._path and Path(self._path).is_file():
+            tensors = tuple(torch.load(self._path, mmap=True, weights_only=True))
+        if tensors is None:
+            return _Gone(self._length)
+        return TensorDataset(*tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gone:
+    """The examples of a fit that is over: the run's folder has no data."""
+
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        raise DataError(f"example {index}: the data of a fit are not kept with its run; fit again to train with them")
+
+
+class Given:
+    """A data set that the user gave; `labels` are the classes of its targets if those are not 0, 1, … themselves."""
+
+    is_weighted = False
+
+    def __init__(self, dataset: Any, labels: np.ndarray | None = None) -> None:
+        self._dataset = dataset
+        self._labels = labels
+        self._length = len(dataset)
+        self._travels = True
+
+    def __len__(self) -> int:
+        return self._length
+
+    def travel(self, how: str, folder: Path, name: str) -> None:  # noqa: ARG002
+        """Travel as the data set's own pickle says, or not at all."""
+        self._travels = how != "not at all"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled."""
+        return vars(self) if self._travels else {**vars(self), "_dataset": None}
+
+    def dataset(self) -> Dataset:
+        """Return the data set, with the number of its class as each target."""
+        if self._dataset is None:
+            return _Gone(self._length)
+        if self._labels is None:
+            own: Dataset = self._dataset
+            return own
+        return _Encoded(self._dataset, self._labels)
+
+
+TrainingSet = InMemory | Given
+
+
+class _Encoded:
+    """A data set whose targets are replaced by the numbers of their classes."""
+
+    def __init__(self, dataset: Any, classes: np.ndarray) -> None:
+        self._dataset = dataset
+        self._numbers = {label: number for number, label in enumerate(classes.tolist())}
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        inputs, target = self._dataset[index]
+        return inputs, self._numbers[plain_label(target)]
+
+
+def plain_label(target: Any) -> Any:
+    """Return a label as Python's own value: a tensor's or an array's single element."""
+    return target.item() if hasattr(target, "item") else target
+
+
+def encoded(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Return the number of each label's class, int64, shape (N,). Raises SpecError for a label of no class."""
+    places = np.searchsorted(classes, y)
+    places = np.clip(places, 0, len(classes) - 1)
+    odd = classes[places] != y
+    if np.any(odd):
+        where = int(np.argmax(odd))
+        listed = ", ".join(map(str, classes[:10].tolist()))
+        raise SpecError([Fault("y", f"row {where} has the label {y[where]!r}", f"give labels among {listed}")])
+    return places.astype(np.int64)
+
+
+def check_rows(X: Any, name: str = "X") -> None:
+    """Raise SpecError if X is a list of rows of different lengths, which no array can hold."""
+    if isinstance(X, np.ndarray) and X.dtype != object:
+        return
+    if not isinstance(X, list | tuple | np.ndarray):
+        return
+    first = None
+    for index, row in enumerate(X):
+        if not isinstance(row, list | tuple | np.ndarray) or np.ndim(row) == 0:
+            return
+        first = len(row) if first is None else first
+        if len(row) != first:
+            given = f"row 0 has {first} values and row {index} has {len(row)}"
+            remedy = "give rows of one length, for instance filled up, or a torch Dataset with tensors of one shape"
+            raise SpecError([Fault(name, given, remedy)])
+
+
+def check_labels(y: np.ndarray) -> None:
+    """Raise SpecError if a label is missing: None or NaN."""
+    missing = [index for index, label in enumerate(y.tolist()) if label is None or label != label]
+    if missing:
+        given = f"row {missing[0]} has the label {y.tolist()[missing[0]]!r}, and {len(missing)} labels are missing"
+        raise SpecError([Fault("y", given, "leave out the examples without a label; y contains NaN")])
+
+
+def chunked(inputs: Any, targets: np.ndarray) -> DaskArrays:
+    """Return rows of a Dask array or frame, whose chunks are computed where they are trained, with these targets."""
+    array = dask_array(inputs).astype(np.float32)
+    return DaskArrays(array, da.from_array(targets, chunks=(array.chunks[0], *targets.shape[1:])))
+
+
+def dask_array(given: Any) -> Any:
+    """Return a Dask array of known lengths."""
+    if hasattr(given, "to_dask_array"):
+        return given.to_dask_array(lengths=True)
+    if any(np.isnan(length) for length in given.chunks[0]):
+        return given.compute_chunk_sizes()
+    return given
+
+
+# --- Which examples there are, and in which order ---
+
+
+def arranged(
+    inputs: Tensor, target: Tensor, weights: np.ndarray | None, order: str
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return inputs, targets and weights of the training set, in its order; the weights are None if all are equal.
+
+    Whole-number weights are repetitions of their examples, unless they would make the set more than MOST_REPEATED times
+    as long. Other weights are scaled to a mean of 1. All are above 0.
+
+    With the order "given", the examples stay in theirs, with "sorted" in one that does not depend on it, and with
+    "auto" they are sorted if one of them repeats: so a weight of 2 does the same as the example given twice, anywhere.
+    """
+    rows = np.arange(len(target))
+    scaled = None
+    if weights is not None:
+        whole = bool(np.all(weights == np.floor(weights)))
+        if whole and weights.sum() <= MOST_REPEATED * len(rows):
+            rows = np.repeat(rows, weights.astype(np.int64))
+        elif np.any(weights != weights[0]):
+            scaled = weights / weights.mean()
+    if order != "given":
+        keys = _keys(inputs, target)[rows]
+        if order == "sorted" or len(np.unique(keys)) < len(keys):
+            rows = rows[np.argsort(keys, kind="stable")]
+    of_rows = None
+    if scaled is not None:
+        of_rows = torch.from_numpy(scaled[rows].astype(np.float32))
+    if np.array_equal(rows, np.arange(len(target))):
+        return inputs, target, of_rows
+    picked = torch.from_numpy(rows)
+    return inputs[picked], target[picked], of_rows
+
+
+def _keys(inputs: Tensor, target: Tensor) -> np.ndarray:
+    """Return a number for each example, uint64, shape (N,): equal examples have equal numbers, on every machine."""
+    total = np.zeros(len(target), dtype=np.uint64)
+    for tensor in (inputs, target):
+        table = np.ascontiguousarray(tensor.reshape(len(target), -1).numpy())
+        words = table.view(np.uint8).reshape(len(target), -1)
+        factors = _factors(words.shape[1])
+        for first in range(0, len(words), _HASHED_ROWS):
+            part = slice(first, first + _HASHED_ROWS)
+            total[part] = total[part] * _ODD + ((words[part].astype(np.uint64) + np.uint64(1)) * factors).sum(axis=1)
+    return total
+
+
+def _factors(count: int) -> np.ndarray:
+    """Return `count` odd numbers that look random, uint64: splitmix64 of 1, 2, …, Steele et al., 2014."""
+    with np.errstate(over="ignore"):
+        mixed = np.arange(1, count + 1, dtype=np.uint64) * _ODD
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return (mixed ^ (mixed >> np.uint64(31))) | np.uint64(1)
+
+
+def labels_in(dataset: Any) -> np.ndarray:
+    """Return the targets of a data set, shape (N,): of a TensorDataset or of `targets` at once, else one by one."""
+    if isinstance(dataset, TensorDataset):
+        return dataset.tensors[-1].numpy()
+    targets = getattr(dataset, "targets", None)
+    if isinstance(targets, Tensor | Sequence | np.ndarray) and len(targets) == len(dataset):
+        return np.asarray(targets)
+    return np.array([plain_label(dataset[index][-1]) for index in range(len(dataset))])

@@ -1,0 +1,233 @@
+"""Fits the constants of a step time to recorded updates.
+
+An update's time is linear in the constants, none of which is negative, so the fit is a non-negative least-squares one
+of relative errors. The history has the time of each update without what happens between updates; AdaptDL's model of a
+step (Qiao et al. 2021, section 3.2) fits the same whole with seven constants.
+
+If several workers trained, the time that the driver's row gives for computing is fitted as well, to the constants of
+computing alone; so it is known which part of an update the exchange takes, though the number of workers was the same.
+
+What the updates do not tell apart is held by a weak prior: its expectation gives the forecast, and fits with other
+draws of it, and of the noise, give the interval. A constant of which nothing was observed is thereby pinned to its
+prior, and the interval says how little is known.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from batchgrowth.errors import DataError, Fault, SpecError
+from batchgrowth.forecast.step_time import Constants, StepTime
+from batchgrowth.plan import Plan
+from batchgrowth.shards import busiest, shard_count
+from batchgrowth.spec import BatchGrowthJob, JobSpec
+
+from batchgrowth_trainer.forecasting.least_squares import Numbers, nonnegative
+from batchgrowth_trainer.record.history import HistoryRow
+from batchgrowth_trainer.record.runs import read_run, recorded_course, recorded_job
+
+COLUMNS = ("per_update", "per_shard", "per_example", "per_group", "per_doubling", "per_worker")
+"""The constants that are fitted, in the order of the columns."""
+FIRST_OF_EXCHANGE = COLUMNS.index("per_group")
+PRIOR_SHARES = (0.25, 0.1, 0.65, 0.02, 0.05, 0.005)
+"""The share of an update that each constant takes before anything is known, the exchange's with two workers."""
+LARGEST_SHARES = (1.0, 0.5, 1.0, 0.3, 1.0, 0.3)
+"""Each draw of the prior is uniform between 0 and this share."""
+PRIOR_DEVIATION = 0.5
+"""The standard deviation of the prior, as a share: twenty-five times as wide as that of a noisy run's blocks."""
+BLOCKS = 24
+"""Parts of a run whose mean times are compared; a machine's pace drifts from part to part."""
+NUM_DRAWS = 60
+WARM_UPDATES = 3
+"""The first updates of a run, which load kernels and fill caches, and are left out if there are ten times as many."""
+SMALLEST_NOISE = 0.005
+SMALLEST_ERROR = 0.04
+"""The least relative error of a forecast: runs of the same job on the same machine differ as much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The mean seconds of like updates within a part of a run, and the part of them that was computing, if known."""
+
+    examples: int
+    shards: int
+    workers: int
+    seconds: float
+    compute_seconds: float | None = None
+
+    @property
+    def columns(self) -> list[float]:
+        """Return what each constant is multiplied by."""
+        several = float(self.workers > 1)
+        return [
+            1.0,
+            float(-(-self.shards // self.workers)),
+            busiest(self.examples, self.shards, self.workers),
+            several,
+            float(np.log2(self.workers)),
+            self.workers - 1.0,
+        ]
+
+    def without_exchange(self) -> "Cell | None":
+        """Return a cell of the computing of several workers; None for one worker, whose whole update is fitted."""
+        if self.workers == 1 or not self.compute_seconds:
+            return None
+        return replace(self, seconds=self.compute_seconds)
+
+
+def fitted(folders: Sequence[Path], job: BatchGrowthJob) -> Constants:
+    """Return the constants that fit the runs in these folders, for a forecast of `job`.
+
+    Raises DataError if a folder holds no run or no update, SpecError if a run trained another workload.
+    """
+    cells: list[Cell] = []
+    epochs: list[float] = []
+    for folder in folders:
+        recorded = recorded_job(folder)
+        check_same_work(folder, recorded.spec, job.spec)
+        rows = read_run(folder).history
+        plan = recorded_course(folder).plan
+        cells += cells_of(rows, plan)
+        epochs += between_updates(rows)
+    source = f"fitted to {', '.join(map(str, folders))}"
+    return constants_of(cells, sum(epochs) / len(epochs) if epochs else 0.0, source)
+
+
+def check_same_work(folder: Path, ran: JobSpec, asked: JobSpec) -> None:
+    """Raise SpecError if the updates of a run say nothing about those of a job, because they compute something else."""
+    pairs = (
+        ("workload.entrypoint", ran.workload.entrypoint, asked.workload.entrypoint),
+        ("workload.arguments", ran.workload.arguments, asked.workload.arguments),
+        ("precision", ran.precision or "the default", asked.precision or "the default"),
+        ("exchange.type", ran.exchange.type, asked.exchange.type),
+        ("optimizer.type", ran.optimizer.type, asked.optimizer.type),
+    )
+    faults = [
+        Fault(f"--fit {folder}", f"its {name} is {theirs}, and that of the job {ours}", "give a run of the same work")
+        for name, theirs, ours in pairs
+        if theirs != ours
+    ]
+    if faults:
+        raise SpecError(faults)
+
+
+def cells_of(rows: Sequence[HistoryRow], plan: Plan) -> list[Cell]:
+    """Return the mean times of like updates in each of `BLOCKS` parts of a run. Raises DataError if there is none."""
+    warm = rows[WARM_UPDATES:] if len(rows) > 10 * WARM_UPDATES else rows
+    if not warm:
+        raise DataError("the run has no update yet; wait for its first updates")
+    cells: list[Cell] = []
+    for block in np.array_split(np.arange(len(warm)), min(BLOCKS, len(warm))):
+        alike: dict[tuple[int, int, int], list[tuple[float, float]]] = {}
+        for row in (warm[place] for place in block):
+            examples = examples_of(row, plan)
+            key = (examples, shard_count(examples, plan.shard, plan.replicas), row.workers)
+            alike.setdefault(key, []).append((row.update_seconds, row.compute_seconds))
+        for key, times in alike.items():
+            seconds, compute = np.mean(times, axis=0)
+            cells.append(Cell(*key, seconds=float(seconds), compute_seconds=float(compute)))
+    return [cell for cell in cells if cell.seconds > 0]
+
+
+def examples_of(row: HistoryRow, plan: Plan) -> int:
+    """Return the examples of an update; the last one of an epoch may have fewer than the batch."""
+    return min(row.batch_size, plan.examples_per_epoch - plan.position_at(row.update - 1).offset)
+
+
+def between_updates(rows: Sequence[HistoryRow]) -> list[float]:
+    """Return the seconds per epoch that pass between updates, such as for evaluations; none before a whole epoch."""
+    epochs = rows[-1].epoch - rows[0].epoch
+    if epochs < 1:
+        return []
+    updates = sum(row.update_seconds for row in rows[1:])
+    return [max(0.0, rows[-1].seconds - rows[0].seconds - updates) / epochs]
+
+
+def constants_of(cells: Sequence[Cell], per_epoch: float, source: str, num_draws: int = NUM_DRAWS) -> Constants:
+    """Return the constants that fit the cells, and draws of others that fit about as well."""
+    matrix = np.array([cell.columns for cell in cells])
+    seconds = np.array([cell.seconds for cell in cells])
+    usual = np.median(seconds)
+    scale = scales(cells)
+    reference = np.append(np.mean(matrix[:, :FIRST_OF_EXCHANGE], axis=0), np.ones(len(COLUMNS) - FIRST_OF_EXCHANGE))
+    computing = [(cell, size) for whole, size in zip(cells, scale, strict=True) if (cell := whole.without_exchange())]
+    if computing:
+        parts = np.array([cell.columns for cell, _ in computing])
+        parts[:, FIRST_OF_EXCHANGE:] = 0
+        matrix = np.vstack((matrix, parts))
+        seconds = np.append(seconds, [cell.seconds for cell, _ in computing])
+        scale = np.append(scale, [size for _, size in computing])
+    weights = (reference / usual / PRIOR_DEVIATION) ** 2  # of the prior, whose expectation has this share of an update
+    shares = np.array(PRIOR_SHARES) * usual / reference
+
+    noise = SMALLEST_NOISE
+    for _ in range(2):  # the second fit weighs the prior against the noise that the first found
+        found = _solved(matrix, seconds, noise * scale, weights, shares)
+        residuals = (seconds - matrix @ found) / scale
+        noise = max(SMALLEST_NOISE, float(np.sqrt(np.mean(residuals**2))))
+    random = np.random.default_rng(0)
+    draws = []
+    for _ in range(num_draws):
+        other = seconds * np.exp(noise * random.standard_normal(len(seconds)))
+        shares = random.uniform(0, 1, len(COLUMNS)) * LARGEST_SHARES * usual / reference
+        draws.append(_step(_solved(matrix, other, noise * scale, weights, shares), per_epoch))
+    return Constants(
+        label="fit",
+        step=_step(found, per_epoch),
+        error=max(SMALLEST_ERROR, noise / np.sqrt(min(len(cells), BLOCKS)) * 2),
+        draws=tuple(draws),
+        source=source,
+        notes=_notes(cells),
+        exchange_note=_exchange_note(cells),
+    )
+
+
+def scales(cells: Sequence[Cell]) -> Numbers:
+    """Return the mean seconds of all updates like each cell's: errors relative to a single cell would favour short
+    times.
+    """
+    alike: dict[tuple[int, int, int], list[float]] = {}
+    keys = [(cell.examples, cell.shards, cell.workers) for cell in cells]
+    for key, cell in zip(keys, cells, strict=True):
+        alike.setdefault(key, []).append(cell.seconds)
+    return np.array([np.mean(alike[key]) for key in keys])
+
+
+def _solved(matrix: Numbers, seconds: Numbers, deviations: Numbers, weights: Numbers, prior: Numbers) -> Numbers:
+    """Return the non-negative constants with the least sum of squares of errors in deviations, and of differences from
+    the prior's by their weights.
+    """
+    scaled = matrix / deviations[:, None]
+    gram = scaled.T @ scaled + np.diag(weights)
+    return nonnegative(gram, scaled.T @ (seconds / deviations) + weights * prior)
+
+
+def _step(found: Numbers, per_epoch: float) -> StepTime:
+    per_update, per_shard, per_example, per_group, per_doubling, per_worker = map(float, found)
+    return StepTime(
+        per_update=per_update,
+        per_shard=per_shard,
+        per_example=per_example,
+        per_group=per_group,
+        per_doubling=per_doubling,
+        per_worker=per_worker,
+        per_epoch=per_epoch,
+    )
+
+
+def _notes(cells: Sequence[Cell]) -> tuple[str, ...]:
+    sizes = [cell.examples for cell in cells]
+    if max(sizes) < 2 * min(sizes):
+        return ("all updates had the same batch, so the time of larger ones is a guess; --measure times several",)
+    return ()
+
+
+def _exchange_note(cells: Sequence[Cell]) -> str:
+    workers = {cell.workers for cell in cells}
+    if workers == {1}:
+        return "no run had more than one worker, so the exchange is a guess; --network gives that of your network"
+    if len(workers) == 1:
+        (number,) = workers
+        return f"all updates had {number} workers, so the exchange among others is a guess"
+    return ""

@@ -1,0 +1,79 @@
+"""What has been decided while a run trained, as its state has it: sizes of batches, the best evaluation, an early end.
+
+A checkpoint has the state, so it says what was decided until then.
+"""
+
+from collections.abc import Iterable, Mapping
+from zlib import crc32
+
+import torch
+from batchgrowth.evaluations import BestEvaluation, early_end
+from batchgrowth.growth import Course
+from batchgrowth.plan import MOST_DECISIONS, BatchDecision, Plan
+from batchgrowth.spec import JobSpec, WatchedMetric
+from torch import Tensor
+
+from batchgrowth_trainer.record.snapshot import BEST
+
+# --- The decisions of a measured growth: their number, and three numbers for each, before the memory of the course ---
+
+COURSE = "growth.course"
+"""Name of the vector with the decisions and the memory of the growth."""
+_COUNT = 0
+_FIRST = 1
+_WIDTH = 3
+COURSE_BEGINS = _FIRST + _WIDTH * MOST_DECISIONS
+"""Where the memory of the course begins in the vector."""
+
+
+def decisions_in(tensors: Mapping[str, Tensor]) -> tuple[BatchDecision, ...]:
+    """Return the decisions in the tensors of a replica or a checkpoint."""
+    if COURSE not in tensors:
+        return ()
+    numbers = tensors[COURSE].tolist()
+    count = int(numbers[_COUNT])
+    rows = (numbers[_FIRST + _WIDTH * index :][:_WIDTH] for index in range(count))
+    return tuple(BatchDecision(int(update), int(wanted), value) for update, wanted, value in rows)
+
+
+def write_decisions(vector: Tensor, decisions: Iterable[BatchDecision]) -> None:
+    """Write the decisions into the vector, shape (length,)."""
+    numbers = [number for one in decisions for number in (one.update, one.wanted, one.value)]
+    vector[_COUNT] = len(numbers) // _WIDTH
+    vector[_FIRST : _FIRST + len(numbers)] = torch.tensor(numbers, dtype=torch.float64)
+
+
+# --- What evaluations decided: a number for the metric, then those of BestEvaluation ---
+
+STOP = "evaluation.stopEarly"
+RECORD = f"{BEST}record"
+
+
+def judged_in(tensors: Mapping[str, Tensor], name: str, watched: WatchedMetric | None) -> BestEvaluation | None:
+    """Return the record of that name from the tensors of a replica or a checkpoint.
+
+    None if the record is for another metric.
+    """
+    if watched is None or name not in tensors:
+        return None
+    mark, evaluated, value, update, epoch, misses = tensors[name].tolist()
+    if mark != mark_of(watched):
+        return None
+    return BestEvaluation(int(evaluated), value, int(update), int(epoch), int(misses))
+
+
+def course_of(spec: JobSpec, tensors: Mapping[str, Tensor], plan: Plan) -> Course:
+    """Return the course of the training that has the state `tensors`; without tensors, a new course.
+
+    `plan` follows from the spec alone.
+    """
+    judged = judged_in(tensors, STOP, spec.evaluation.stop_early)
+    end = None
+    if judged is not None:
+        end = early_end(spec, judged)
+    return Course(spec, decisions_in(tensors), end, plan)
+
+
+def mark_of(watched: WatchedMetric) -> int:
+    """Return a number that identifies the metric and the mode."""
+    return crc32(f"{watched.mode} {watched.metric}".encode())

@@ -1,0 +1,85 @@
+"""Looks at users' code while training: does what it has changed since training began change what comes next?
+
+The trial before the first update sees the first calls only, and so not what begins with the thousandth one. A look
+computes a shard as this process is now, and as it was when training began, if something has changed since. A look also
+lets an optimizer of the user's own take a step here, and as in a process that gets the state which moves. Time bounds
+the looks; see `beginning.py`.
+"""
+
+from collections.abc import Sequence
+
+from batchgrowth.errors import WorkloadError
+from batchgrowth.plan import Step
+from torch import Tensor
+
+from batchgrowth_trainer.replica.python_state import Change
+from batchgrowth_trainer.replica.replica import Replica
+from batchgrowth_trainer.replica.torch_optimizer import TorchOptimizer
+from batchgrowth_trainer.replica.trial import generator_sentence, same_bits, shown
+from batchgrowth_trainer.user_errors import seen_at
+
+
+def look_back(replica: Replica, step: Step, shard: int) -> None:
+    """Compare this process with what it was when training began, by a shard of this update.
+
+    A look that would take too much time is left out, but for that at the end of the plan, which precedes the export of
+    the weights. Raises WorkloadError if the weights would depend on what has changed.
+    """
+    beginning = replica.beginning
+    if not (beginning.is_due or replica.plan.is_done(step.after)):
+        return
+    with beginning.looking():
+        for name, before, now in beginning.other_settings():
+            raise WorkloadError(
+                f"{name} was {before} when training began and is {now} after update {step.after.update}, which a "
+                "worker that joins would not have, so the weights would depend on the workers; restore it at the "
+                f"end of the call that changes it, or change it when the workload is made{seen_at(None)}"
+            )
+        changes = beginning.changes()
+        if changes:
+            _compare(replica, step, shard, changes)
+        _look_at_optimizer(replica)
+
+
+def look_back_at_steps(replica: Replica, step: Step) -> None:
+    """Do what `look_back` does in a process that takes the optimizer's steps and computes no shards."""
+    beginning = replica.beginning
+    if beginning.is_due or replica.plan.is_done(step.after):
+        with beginning.looking():
+            _look_at_optimizer(replica)
+
+
+def _look_at_optimizer(replica: Replica) -> None:
+    if isinstance(replica.optimizer, TorchOptimizer):
+        replica.optimizer.look_back(replica.position.update)
+
+
+def _compare(replica: Replica, step: Step, shard: int, changes: Sequence[Change]) -> None:
+    """Raise WorkloadError if a shard comes out otherwise with these changes than without them."""
+    now = _row(replica, step, shard, changes)
+    then = _row(replica, step, shard)
+    if same_bits(now, then):
+        return
+    if not same_bits(now, _row(replica, step, shard, changes)) or not same_bits(then, _row(replica, step, shard)):
+        return  # as the machine may compute wrongly, which a spot check finds, as it does code that draws
+    drawn = [one for one in changes if one.is_generator]
+    if drawn:
+        raise WorkloadError(generator_sentence(drawn[0]))
+    found = (one for one in changes if not same_bits(then, _row(replica, step, shard, [one])))
+    change = next(found, changes[0])
+    raise WorkloadError(
+        f"{change.path} has changed since training began, and update {step.after.update}, shard {shard} comes out "
+        f"otherwise with {change.path} = {shown(change.now)} than with {shown(change.before)}, which it is in a worker "
+        "that joins, so the weights would depend on which worker computes what; keep what changes in a buffer "
+        "(register_buffer), which every worker gets, or compute it from the inputs; what was trained since the change "
+        f"has such weights, so train again{change.seen_at()}"
+    )
+
+
+def _row(replica: Replica, step: Step, shard: int, changes: Sequence[Change] = ()) -> Tensor:
+    """Compute a shard with the state of the beginning and only these changes to it; return a copy of its row."""
+    with replica.beginning.with_only(changes):
+        partial = replica.computed_aside(step, shard)
+        row = partial.row.detach().clone()
+    replica.rows.release((partial,))
+    return row
