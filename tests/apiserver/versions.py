@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = {
-    "before": "6c35aa6a08da714af539751825535feb346fb50c",
-    "landed": "d45dcd20495a4f7bb2b9ad64b4a386736f92d79b",
+    "before": "d45dcd20495a4f7bb2b9ad64b4a386736f92d79b",
+    "landed": "5131c3e93929a341a7cd6d332e54e032ca003f72",
 }
 """The commits that upgrades are tested from: the one that landed last, and the one that had landed before it.
 
