@@ -177,9 +177,13 @@ class Observed:
 
 
 def endings_of(pod: Object) -> list[dict[str, Any]]:
-    """Return the terminated state of each container of the pod that has ended."""
+    """Return the terminated state of the pod's own container, which is named after its role; empty if it has not ended.
+
+    The ends of other containers, such as a mesh's proxy, are not asked.
+    """
+    role = labels_of(pod).get(names.ROLE_LABEL)
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    endings = [(container.get("state") or {}).get("terminated") for container in statuses]
+    endings = [(one.get("state") or {}).get("terminated") for one in statuses if one["name"] == role]
     return [ending for ending in endings if ending is not None]
 
 

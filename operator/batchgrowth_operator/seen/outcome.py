@@ -16,8 +16,22 @@ from batchgrowth.plan import Plan
 from batchgrowth.spec import JobSpec
 
 from batchgrowth_operator.seen.clock import Clock
-from batchgrowth_operator.seen.observed import TRAINER, Object, Observed, annotations_of, condition, endings_of
-from batchgrowth_operator.seen.turned_away import has_failed_by_nodes_alone, last_removal, num_refused, was_removed
+from batchgrowth_operator.seen.observed import (
+    TRAINER,
+    Object,
+    Observed,
+    annotations_of,
+    condition,
+    endings_of,
+)
+from batchgrowth_operator.seen.trainer_pods import outlived_pods, pods_of_job
+from batchgrowth_operator.seen.turned_away import (
+    FAILED,
+    has_failed_by_nodes_alone,
+    last_removal,
+    num_refused,
+    was_removed,
+)
 
 MOST_FRUITLESS_RETRIES = 10
 """Restarts after exit code 75 without a further update, after which the job has failed."""
@@ -46,6 +60,9 @@ class Outcome(NamedTuple):
     message: str
 
 
+FINISHED = Outcome(True, "Finished", "Every update of the plan is done.")
+
+
 def job_outcome(
     seen: Observed, spec: JobSpec, plan: Plan, previous: JobStatus, retries: RetriesStatus, clock: Clock
 ) -> Outcome | None:
@@ -56,7 +73,7 @@ def job_outcome(
         return Outcome(succeeded.status == "True", succeeded.reason, succeeded.message)
 
     # What the trainer says of its own end counts more than a limit that it reached in the same moment.
-    outcome = trainer_outcome(seen)
+    outcome = _outcome_beside_others(seen, clock) or trainer_outcome(seen)
     if outcome is not None and outcome.succeeded and trains_other_epochs(seen, spec):
         return None  # the number grew while the last updates were made
     if outcome is not None:
@@ -84,7 +101,7 @@ def trainer_outcome(seen: Observed) -> Outcome | None:
     conditions = ((seen.trainer or {}).get("status") or {}).get("conditions") or ()
     holding = {c.get("type"): c for c in reversed(conditions) if c.get("status") == "True"}
     if "Complete" in holding:
-        return Outcome(True, "Finished", "Every update of the plan is done.")
+        return FINISHED
     if "Failed" not in holding or has_failed_by_nodes_alone(seen):
         return None
     failure = holding["Failed"].get("message", "")
@@ -93,6 +110,23 @@ def trainer_outcome(seen: Observed) -> Outcome | None:
         found = _EXIT_CODE.search(failure)
         code = int(found[1]) if found else -1
     return Outcome(False, REASONS.get(code, "RestartsExceeded"), truncated(message or failure))
+
+
+def _outcome_beside_others(seen: Observed, clock: Clock) -> Outcome | None:
+    """Return how the trainer ended if its Job cannot say so, because of other containers in its pod; None otherwise.
+
+    Either they run on, or one of them has failed, and with it the pod. A failure that a restart may mend is none: the
+    Job counts it once its pod has ended.
+    """
+    outlived = [ending for pod in outlived_pods(seen, clock) for ending in endings_of(pod)]
+    failed = [pod for pod in pods_of_job(seen) if (pod.get("status") or {}).get("phase") == FAILED]
+    endings = [*outlived, *(ending for pod in failed for ending in endings_of(pod))]
+    if any(ending["exitCode"] == 0 for ending in endings):
+        return FINISHED
+    for ending in outlived:
+        if ending["exitCode"] in REASONS:
+            return Outcome(False, REASONS[ending["exitCode"]], truncated(str(ending.get("message") or "").strip()))
+    return None
 
 
 def trains_other_epochs(seen: Observed, spec: JobSpec) -> bool:

@@ -1,7 +1,10 @@
-"""Whether the trainer's pods still run, including pods on nodes that do not answer.
+"""Whether the trainer's pods still run, including pods on nodes that do not answer and pods that a sidecar keeps.
 
 Kubernetes marks a running pod of a lost node as not ready, deletes it minutes later, and keeps the object until the
 node is back or gone; until then its Job makes no other pod. Only pods are read, because nodes are not namespaced.
+
+Kubernetes ends a pod with the last of its containers, native sidecars aside. Another container, as a mesh injects it,
+may never end, and its Job then neither ends nor makes another pod.
 """
 
 from batchgrowth_operator.seen.clock import Clock, seconds_since, seconds_until
@@ -18,6 +21,8 @@ KUBELETS_REASONS = ("ContainersNotReady", "ReadinessGatesNotReady", "PodComplete
 """Reasons for which a kubelet, whose node is there, calls a pod not ready."""
 GIVEN_UP_AFTER_SECONDS = 60.0
 """Time for which a node may not answer before its trainer is replaced. Kubernetes itself needs 40 to 50 s to notice."""
+OUTLIVED_AFTER_SECONDS = 15.0
+"""Time for the other containers of the trainer's pod to end after the trainer."""
 
 
 def unreachable_pods(seen: Observed, clock: Clock) -> list[Object]:
@@ -45,10 +50,15 @@ def is_given_up(pod: Object, kept: bool, clock: Clock) -> bool:
 
 def has_lost_trainer(seen: Observed, kept: bool, clock: Clock) -> bool:
     """Return whether a pod of the trainer's Job is given up: then only a new Job makes another pod."""
+    return any(is_given_up(pod, kept, clock) for pod in pods_of_job(seen))
+
+
+def pods_of_job(seen: Observed) -> list[Object]:
+    """Return the pods of the trainer's present Job, including pods that are being deleted; none without a Job."""
     if seen.trainer is None:
-        return False
+        return []
     uid = seen.trainer["metadata"].get("uid", "")
-    return any(is_owned_by(pod, uid) and is_given_up(pod, kept, clock) for pod in seen.trainer_pods)
+    return [pod for pod in seen.trainer_pods if is_owned_by(pod, uid)]
 
 
 def _is_unreachable(pod: Object, clock: Clock) -> bool:
@@ -88,6 +98,20 @@ def is_cut_off(pod: Object) -> bool:
     return all(container.get("ready", True) for container in status.get("containerStatuses") or ())
 
 
+def outlived_pods(seen: Observed, clock: Clock) -> list[Object]:
+    """Return the pods of the trainer's Job that run although their trainer ended OUTLIVED_AFTER_SECONDS ago.
+
+    A pod that is being deleted is one of them until it is gone or its phase says that it has ended.
+    """
+    return [pod for pod in pods_of_job(seen) if _is_outlived(pod, clock)]
+
+
+def _is_outlived(pod: Object, clock: Clock) -> bool:
+    if (pod.get("status") or {}).get("phase") != "Running":
+        return False
+    return any(clock.passed(ending.get("finishedAt"), OUTLIVED_AFTER_SECONDS) for ending in endings_of(pod))
+
+
 def is_running(seen: Observed, kept: bool, clock: Clock) -> bool:
     """Return whether a trainer pod may still be working, as a terminating pod that writes its checkpoint.
 
@@ -97,7 +121,7 @@ def is_running(seen: Observed, kept: bool, clock: Clock) -> bool:
     if job is not None and not is_terminating(job) and (job.get("status") or {}).get("active", 0) > 0:
         return True
     for pod in seen.trainer_pods:
-        has_ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+        has_ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed") or any(endings_of(pod))
         if not has_ended and not is_given_up(pod, kept, clock):
             return True
     return False

@@ -20,7 +20,7 @@ def ends(world: Any, times: int, code: int = ClusterError.exit_code, text: str =
             "message": text or f"workers were lost, {number}",
             "finishedAt": f"2026-11-20T10:{number}Z",
         }
-        state = {"phase": "Failed", "containerStatuses": [{"state": {"terminated": ending}}]}
+        state = {"phase": "Failed", "containerStatuses": [{"name": "trainer", "state": {"terminated": ending}}]}
         labels = names.labels("digits", "trainer")
         world.pods.append(
             {"kind": "Pod", "metadata": {"name": f"t-{number}", "labels": labels}, "status": state | status}

@@ -141,7 +141,7 @@ def test_a_trainer_that_has_just_finished_is_no_trainer_that_stopped(training_wo
     """Its pod has ended, and its Job does not say so yet."""
     world = training_world()
     labels = names.labels("digits", "trainer")
-    ended = {"state": {"terminated": {"exitCode": 0}}}
+    ended = {"name": "trainer", "state": {"terminated": {"exitCode": 0}}}
     world.report(460, weights_sha256="5f" * 32)
     world.pods = [
         {

@@ -26,7 +26,7 @@ def waiting(reason: str, message: str = "") -> dict[str, Any]:
 
 def ended(code: int, message: str = "", at: str = "2026-11-20T10:00:00Z") -> dict[str, Any]:
     state = {"terminated": {"exitCode": code, "message": message, "finishedAt": at}}
-    return {"phase": "Failed", "containerStatuses": [{"state": state}]}
+    return {"phase": "Failed", "containerStatuses": [{"name": "trainer", "state": state}]}
 
 
 def message(world: Any, kind: str) -> str:
@@ -373,7 +373,7 @@ def test_the_digest_of_the_weights(training_world: MakeWorld) -> None:
 def done(message: str, code: int = 0) -> dict[str, Any]:
     """A trainer's pod that ended, with that termination message."""
     state = {"terminated": {"exitCode": code, "message": message, "finishedAt": "2026-11-20T10:00:00Z"}}
-    return pod("t", "trainer", phase="Succeeded", containerStatuses=[{"state": state}])
+    return pod("t", "trainer", phase="Succeeded", containerStatuses=[{"name": "trainer", "state": state}])
 
 
 def report_text(world: Any) -> str:
@@ -536,7 +536,11 @@ def test_fields_of_another_version_are_ignored_and_named(make_world: MakeWorld) 
         ({}, "2026-11-20T10:05:00Z", "UpdatesCommitted"),  # deleted by somebody, and writing its checkpoint
         ({"phase": "Failed"}, None, "UpdatesCommitted"),
         ({"conditions": [{"type": "Ready", "status": "True"}]}, None, "UpdatesCommitted"),
-        ({"containerStatuses": [{"state": {"terminated": {"exitCode": 1}}}]}, None, "UpdatesCommitted"),
+        (
+            {"containerStatuses": [{"name": "trainer", "state": {"terminated": {"exitCode": 1}}}]},
+            None,
+            "UpdatesCommitted",
+        ),
     ],
 )
 def test_a_trainer_on_a_lost_node(

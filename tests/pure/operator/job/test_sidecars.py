@@ -1,0 +1,148 @@
+"""The trainer's pod ends with the trainer and with its exit code, whatever other containers do in it."""
+
+from typing import Any
+
+import pytest
+from batchgrowth import names
+from batchgrowth.errors import ClusterError, DataError
+from batchgrowth_operator.seen.clock import timestamp
+from batchgrowth_operator.seen.trainer_pods import OUTLIVED_AFTER_SECONDS
+
+RUNNING = {"running": {"startedAt": "2026-11-20T09:00:00Z"}}
+
+
+def ended(code: int, at: str, message: str = "") -> dict[str, Any]:
+    return {"terminated": {"exitCode": code, "finishedAt": at, "message": message}}
+
+
+@pytest.fixture
+def world(training_world: Any) -> Any:
+    """A world whose trainer's pod has a proxy as its first container."""
+    world = training_world(checkpoint={"volume": {"size": "1Gi"}})
+    world.trainer["metadata"]["uid"] = "job-uid"
+    world.pods = [
+        {
+            "kind": "Pod",
+            "metadata": {
+                "name": "digits-trainer-x",
+                "labels": names.labels("digits", "trainer"),
+                "ownerReferences": [{"uid": "job-uid"}],
+            },
+            "status": {"phase": "Running"},
+        }
+    ]
+    states(world, RUNNING, RUNNING)
+    world.settle()
+    return world
+
+
+def states(world: Any, proxy: dict[str, Any], trainer: dict[str, Any]) -> None:
+    world.pods[0]["status"]["containerStatuses"] = [
+        {"name": "istio-proxy", "state": proxy},
+        {"name": "trainer", "state": trainer},
+    ]
+
+
+def trainer_ends(world: Any, code: int, message: str = "") -> Any:
+    """The trainer ends, its proxy runs on, and Kubernetes therefore says that the pod runs and is not ready."""
+    states(world, RUNNING, ended(code, timestamp(world.now), message))
+    world.trainer["status"] = {"active": 1, "ready": 0}
+    world.settle()
+    return world
+
+
+def pod_goes(world: Any) -> None:
+    world.pods = []
+    world.trainer["status"] = {}
+    world.settle()
+
+
+def is_suspended(world: Any) -> bool:
+    return bool(world.trainer["spec"]["suspend"])
+
+
+def test_a_trainer_that_finished_ends_the_job_though_its_proxy_runs_on(world: Any) -> None:
+    trainer_ends(world, 0)
+    assert world.condition("Succeeded") == ("Unknown", "InProgress")
+    assert not is_suspended(world), "the proxy has time to end by itself"
+    assert world.decide().requeue_after_seconds <= OUTLIVED_AFTER_SECONDS
+
+    world.wait(OUTLIVED_AFTER_SECONDS).settle()
+
+    assert world.condition("Succeeded") == ("True", "Finished")
+    assert world.status["phase"] == "Succeeded"
+    assert is_suspended(world), "Kubernetes deletes the pods of a suspended Job"
+    pod_goes(world)
+    assert world.condition("Succeeded") == ("True", "Finished")
+    assert is_suspended(world), "a Job that goes on would start the trainer again"
+    assert world.cluster is None, "the cluster is released"
+
+
+def test_the_cluster_is_released_while_the_proxy_takes_its_time_to_end(world: Any) -> None:
+    trainer_ends(world, 0).wait(OUTLIVED_AFTER_SECONDS).settle()
+    world.trainer["status"] = {"terminating": 1}
+    world.pods[0]["metadata"]["deletionTimestamp"] = timestamp(world.now)
+    world.settle()
+    assert world.cluster is None
+
+
+def test_an_error_that_would_recur_fails_the_job_with_the_trainers_message(world: Any) -> None:
+    trainer_ends(world, DataError.exit_code, "data: no such file").wait(OUTLIVED_AFTER_SECONDS).settle()
+
+    assert world.condition("Succeeded") == ("False", "DataFailed")
+    assert is_suspended(world)
+    [failed] = [one for one in world.status["conditions"] if one["type"] == "Succeeded"]
+    assert failed["message"] == "data: no such file"
+
+
+@pytest.mark.parametrize("code", [1, 137, ClusterError.exit_code])
+def test_a_failure_that_a_restart_may_mend_restarts_the_trainer(world: Any, code: int) -> None:
+    """The Job makes no other pod before this one has ended, so the operator suspends it until then."""
+    trainer_ends(world, code)
+    assert not is_suspended(world)
+    world.wait(OUTLIVED_AFTER_SECONDS).settle()
+    assert is_suspended(world)
+    assert world.condition("Succeeded") == ("Unknown", "InProgress")
+    assert world.condition("Training")[0] == "False"
+    world.pods[0]["metadata"]["deletionTimestamp"] = timestamp(world.now)
+    world.settle()
+    assert is_suspended(world), "its pod has not ended yet"
+
+    pod_goes(world)
+
+    assert not is_suspended(world)
+    assert world.cluster is not None
+
+
+@pytest.mark.parametrize("ends", ["before", "after"])
+def test_a_proxy_that_fails_does_not_fail_a_trainer_that_finished(world: Any, ends: str) -> None:
+    """Its exit code makes the pod fail, which the Job would count as a failure of the trainer."""
+    at = timestamp(world.now)
+    if ends == "before":
+        states(world, ended(1, at), RUNNING)
+        world.settle()
+        assert world.condition("Training") == ("True", "UpdatesCommitted")
+    states(world, ended(1, at), ended(0, at))
+    world.pods[0]["status"]["phase"] = "Failed"
+    failed = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}
+    world.trainer["status"] = {"failed": 1, "conditions": [failed]}
+    world.settle()
+    assert world.condition("Succeeded") == ("True", "Finished")
+
+
+def test_a_proxy_that_ends_in_time_changes_nothing(world: Any) -> None:
+    trainer_ends(world, 1)
+    states(world, ended(0, timestamp(world.now)), ended(1, timestamp(world.now)))
+    world.pods[0]["status"]["phase"] = "Failed"
+    world.trainer["status"] = {"failed": 1}
+    world.wait(OUTLIVED_AFTER_SECONDS).settle()
+    assert not is_suspended(world)
+    assert world.condition("Succeeded") == ("Unknown", "InProgress")
+
+
+def test_the_pod_of_an_earlier_trainer_is_not_asked(world: Any) -> None:
+    trainer_ends(world, 0)
+    world.pods[0]["metadata"]["ownerReferences"] = [{"uid": "earlier"}]
+    world.wait(OUTLIVED_AFTER_SECONDS).settle()
+    assert world.condition("Succeeded") == ("Unknown", "InProgress")
+    assert not is_suspended(world)
