@@ -22,6 +22,7 @@ class S3:
 
     port: int = 0
     scheme: str = "http"
+    host: str = "127.0.0.1"
     objects: dict[str, tuple[bytes, datetime]] = field(default_factory=dict)
     failure: tuple[int, str] | None = None
     requests: list[str] = field(default_factory=list)
@@ -29,7 +30,7 @@ class S3:
     @property
     def environment(self) -> dict[str, str]:
         """What the Secret of a job holds."""
-        endpoint = f"{self.scheme}://127.0.0.1:{self.port}"
+        endpoint = f"{self.scheme}://{self.host}:{self.port}"
         return {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_ENDPOINT_URL": endpoint}
 
     @property
@@ -38,14 +39,14 @@ class S3:
 
 
 @contextmanager
-def s3(certificate: ssl.SSLContext | None = None) -> Iterator[S3]:
+def s3(certificate: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> Iterator[S3]:
     """A store that listens on this machine until the end of the block, by TLS if it is given a certificate."""
-    store = S3(scheme="https" if certificate else "http")
+    store = S3(scheme="https" if certificate else "http", host=host)
 
     class Handler(_Handler):
         s3 = store
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer((host, 0), Handler) as server:
         store.port = server.server_address[1]
         if certificate is not None:
             server.socket = certificate.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)

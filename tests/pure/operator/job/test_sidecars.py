@@ -8,6 +8,7 @@ from batchgrowth.errors import ClusterError, DataError
 from batchgrowth_operator.seen.clock import timestamp
 from batchgrowth_operator.seen.trainer_pods import OUTLIVED_AFTER_SECONDS
 
+pytestmark = pytest.mark.fault("O29")
 RUNNING = {"running": {"startedAt": "2026-11-20T09:00:00Z"}}
 
 
