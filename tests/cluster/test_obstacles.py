@@ -29,6 +29,8 @@ SOON_SECONDS = 90  # 30 on a quiet machine
 COST = "example.com/cost-centre"
 TAINT = {"key": "example.com/team", "value": "ml", "effect": "NoSchedule"}
 SIDECAR = "never-ends"
+EPOCHS = 200
+SIGTERM = "import os; os.kill(1, 15)"
 MakeJob = Callable[..., RealJob]
 
 ANSWERS: dict[str, Object] = {
@@ -73,7 +75,7 @@ def hindered(name: str, withheld: str = "") -> Object:
             spec = merged(spec, answer)
     if withheld == "priority":
         spec["pods"]["priorityClassName"] = "theirs"
-    return digits(name, 60, **spec)
+    return digits(name, EPOCHS, **spec)
 
 
 def injected(review: Object) -> Object:
@@ -220,8 +222,10 @@ def _policy(name: str, here: Object) -> list[Object]:
 def test_all_obstacles_at_once(
     obstacles: S3, kubectl: Kubectl, job: MakeJob, local_sha256: Callable[[str], str]
 ) -> None:
-    """The weights are those of a local run, though a worker and another job's namespace are deleted meanwhile."""
-    expected = local_sha256(yaml.safe_dump(digits("hindered", 60)))
+    """The weights are those of a local run, though meanwhile a worker and another job's namespace are deleted, and the
+    trainer is interrupted, beside which the container runs on.
+    """
+    expected = local_sha256(yaml.safe_dump(digits("hindered", EPOCHS)))
     with new_namespace(kubectl) as other:
         others = json.dumps(merged(digits("other", 10_000), {"spec": ANSWERS["taint"]}))
         said(kubectl("--namespace", other, "apply", "--filename", "-", given=others))
@@ -231,7 +235,13 @@ def test_all_obstacles_at_once(
         assert SIDECAR in {container["name"] for container in trainer["spec"]["containers"]}
         said(kubectl("delete", "namespace", other, "--wait=false"))
         hindered_job.delete_pod("worker")
+        first = trainer["metadata"]["name"]
+        hindered_job.in_namespace("exec", first, "--container", "trainer", "--", "python", "-c", SIGTERM)
 
+        def successors() -> list[Object]:
+            return [pod for pod in hindered_job.pods("trainer") if pod["metadata"]["name"] != first]
+
+        until("another trainer", successors, 240, hindered_job.story)
         status = hindered_job.succeeds(900)
 
     assert expected == status["trainerStatus"]["weightsSha256"]
