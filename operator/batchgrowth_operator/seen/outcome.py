@@ -16,14 +16,7 @@ from batchgrowth.plan import Plan
 from batchgrowth.spec import JobSpec
 
 from batchgrowth_operator.seen.clock import Clock
-from batchgrowth_operator.seen.observed import (
-    TRAINER,
-    Object,
-    Observed,
-    annotations_of,
-    condition,
-    endings_of,
-)
+from batchgrowth_operator.seen.observed import TRAINER, Object, Observed, annotations_of, condition, endings_of
 from batchgrowth_operator.seen.trainer_pods import outlived_pods, pods_of_job
 from batchgrowth_operator.seen.turned_away import (
     FAILED,

@@ -536,11 +536,7 @@ def test_fields_of_another_version_are_ignored_and_named(make_world: MakeWorld) 
         ({}, "2026-11-20T10:05:00Z", "UpdatesCommitted"),  # deleted by somebody, and writing its checkpoint
         ({"phase": "Failed"}, None, "UpdatesCommitted"),
         ({"conditions": [{"type": "Ready", "status": "True"}]}, None, "UpdatesCommitted"),
-        (
-            {"containerStatuses": [{"name": "trainer", "state": {"terminated": {"exitCode": 1}}}]},
-            None,
-            "UpdatesCommitted",
-        ),
+        ({"containerStatuses": ended(1)["containerStatuses"]}, None, "UpdatesCommitted"),
     ],
 )
 def test_a_trainer_on_a_lost_node(

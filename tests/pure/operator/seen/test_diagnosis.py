@@ -202,11 +202,8 @@ def test_a_restart_is_reported_with_the_trainer_s_last_output(training_world: Ma
     world = training_world()
     for output, cause in (("", "exit code 1"), ("lost", "exit code 1: lost")):
         ending = {"exitCode": 1, "message": output, "finishedAt": CREATED}
-        world.pods = [
-            pod(
-                "t", "trainer", phase="Failed", containerStatuses=[{"name": "trainer", "state": {"terminated": ending}}]
-            )
-        ]
+        trainer = {"name": "trainer", "state": {"terminated": ending}}
+        world.pods = [pod("t", "trainer", phase="Failed", containerStatuses=[trainer])]
         world.trainer["status"] = {"active": 1, "failed": 1}
         world.settle()
         assert world.condition("Training") == ("False", "TrainerRestarting")
