@@ -178,8 +178,12 @@ def test_a_quota_holds_up_the_trainer(job: MakeJob, quota: Callable[[int], None]
     quota(0)
     held = job(example("held"))
     for kind in ("ClusterReady", "Training"):
-        until(kind, lambda kind=kind: held.condition(kind).get("reason") == "QuotaExceeded", SOON_SECONDS, held.story)
-        assert "the quota pods is used up" in held.condition(kind)["message"]
+
+        def quota_named(kind: str = kind) -> bool:
+            told = held.condition(kind)
+            return told.get("reason") == "QuotaExceeded" and "the quota pods is used up" in told["message"]
+
+        until(kind, quota_named, SOON_SECONDS, held.story)
 
     quota(10)
 
@@ -193,10 +197,13 @@ def test_a_quota_leaves_too_few_workers(job: MakeJob, quota: Callable[[int], Non
     few.reaches(1)
     quota(3)
     few.patch(workers={"maximum": 2})
-    until("degraded", lambda: few.condition("Degraded").get("status") == "True", SOON_SECONDS, few.story)
-    degraded = few.condition("Degraded")
-    assert "1 of 2 workers joined." in degraded["message"]
-    assert "the quota pods is used up" in degraded["message"]
+
+    def quota_named() -> bool:
+        degraded = few.condition("Degraded")
+        words = "1 of 2 workers joined." in degraded["message"] and "the quota pods is used up" in degraded["message"]
+        return words and degraded["status"] == "True"
+
+    until("the quota named", quota_named, SOON_SECONDS, few.story)
     update = few.update
     few.reaches(update + 1)
 

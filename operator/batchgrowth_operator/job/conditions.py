@@ -216,7 +216,10 @@ def degraded(s: Situation, w: Workforce) -> Verdict:
         since = None
         if ready is not None and ready.status == "False":
             since = ready.last_transition_time
-        if s.clock.passed(since, limit):
+        before = condition(s.previous, "Degraded")
+        # Workers that were requested a moment ago are not missing yet.
+        is_due = (before is not None and before.status == "True") or s.clock.passed(w.requested_time, limit)
+        if is_due and s.clock.passed(since, limit):
             why = f" {s.cluster_problem.message}" if s.cluster_problem else ""
             return Verdict("True", "TooFewWorkers", f"{_joined(w)}{why}"[:1024])
     return Verdict("False", "FullStrength", f"No worker has been missing for {limit} s.")

@@ -234,6 +234,23 @@ def test_degraded_after_a_while_and_healed(training_world: MakeWorld) -> None:
 
 
 @pytest.mark.fault("C15")
+def test_workers_that_were_requested_a_moment_ago_are_not_missing_yet(training_world: MakeWorld) -> None:
+    """Though the workers of the stage before had not all been there either; a job that is degraded already stays so."""
+    world = training_world(workers={"examplesPerWorker": 128, "maximum": 4, "leadSeconds": 0})
+    world.workers_ready(0).settle()
+    world.wait(9)
+    world.report(432).settle()
+    world.wait(9).settle()
+    assert world.condition("Degraded") == ("False", "FullStrength")
+
+    world.wait(1).settle()
+    assert world.condition("Degraded") == ("True", "TooFewWorkers")
+
+    world.report(600).settle()
+    assert world.condition("Degraded") == ("True", "TooFewWorkers")
+
+
+@pytest.mark.fault("C15")
 def test_a_job_that_may_wait_is_degraded_later(training_world: MakeWorld) -> None:
     world = training_world(workers={"waitSeconds": 60})
     world.workers_ready(0).settle()
