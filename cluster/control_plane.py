@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cluster.certificates import Authority
 from cluster.kubeconfig import write_kubeconfig
-from cluster.network import FIRST_SERVICE, SERVICE_RANGE
+from cluster.network import IPV4, Network
 from cluster.ports import LOOPBACK, Endpoint
 from cluster.processes import Argument
 
@@ -28,22 +28,31 @@ class Ports:
 class ControlPlane:
     """Files and command lines of one control plane; starting it is the caller's part.
 
-    `address` is the API server's; pods cannot reach it on the loopback address.
+    `address` is the API server's; pods cannot reach it on the loopback address. `network` has the services' range.
     """
 
     folder: Path
     ports: Ports
     authority: Authority
     address: str = LOOPBACK
+    network: Network = IPV4
 
     @property
     def url(self) -> str:
         """The API server's address for clients on this machine."""
-        return f"https://{self.address}:{self.ports.apiserver}"
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"https://{host}:{self.ports.apiserver}"
 
     def write(self) -> None:
         """Write the certificates and keys."""
-        names = (LOOPBACK, FIRST_SERVICE, self.address, "localhost", "kubernetes", "kubernetes.default.svc")
+        names = (
+            LOOPBACK,
+            self.network.first_service,
+            self.address,
+            "localhost",
+            "kubernetes",
+            "kubernetes.default.svc",
+        )
         self.authority.pair.write(self.folder, "ca")
         self.authority.server("kube-apiserver", *dict.fromkeys(names)).write(self.folder, "apiserver")
         self.authority.client("admin", MASTERS).write(self.folder, "admin")
@@ -86,7 +95,7 @@ class ControlPlane:
             f"--service-account-key-file={self.folder / 'accounts.key'}",
             f"--service-account-signing-key-file={self.folder / 'accounts.key'}",
             "--service-account-issuer=https://kubernetes.default.svc",
-            f"--service-cluster-ip-range={SERVICE_RANGE}",
+            f"--service-cluster-ip-range={self.network.services}",
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             "--allow-privileged",

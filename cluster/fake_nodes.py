@@ -7,14 +7,14 @@ from typing import Any
 
 import yaml
 
-from cluster import network
+from cluster.network import Network
 from cluster.processes import Argument
 
 ANNOTATION = "kwok.x-k8s.io/node"
 STAGES = ("node-initialize", "node-heartbeat", "pod-ready", "pod-delete")
 
 
-def kwok(program: Path, kubeconfig: Path) -> list[Argument]:
+def kwok(program: Path, kubeconfig: Path, network: Network) -> list[Argument]:
     """Return the command line of kwok, which simulates the nodes with the annotation."""
     stages = [f"--config={program.parent / stage}.yaml" for stage in STAGES]
     return [
@@ -22,7 +22,7 @@ def kwok(program: Path, kubeconfig: Path) -> list[Argument]:
         f"--kubeconfig={kubeconfig}",
         f"--manage-nodes-with-annotation-selector={ANNOTATION}=fake",
         "--node-lease-duration-seconds=40",
-        f"--cidr={network.FAKE_POD_RANGE}",
+        f"--cidr={network.fake_pods}",
         *stages,
     ]
 

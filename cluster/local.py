@@ -11,6 +11,7 @@ import psutil
 from cluster.build import folder_of
 from cluster.daemons import Daemons
 from cluster.folders import cache, state
+from cluster.network import BY_FAMILY, Network
 from cluster.node import POLICIES
 from cluster.processes import Argument, output, run
 from cluster.recipe import ALL
@@ -32,6 +33,11 @@ class LocalCluster:
     def kubeconfig(self) -> Path:
         """An administrator's kubeconfig."""
         return self.folder / "admin.kubeconfig"
+
+    @property
+    def network(self) -> Network:
+        """The addresses of the node, its pods and its services."""
+        return BY_FAMILY[(self.folder / "family").read_text()]
 
     @property
     def daemons(self) -> Daemons:

@@ -13,6 +13,7 @@ from cluster import network
 from cluster.cgroups import ROOT_CGROUP, is_version_1
 from cluster.control_plane import MASTERS, ControlPlane
 from cluster.debian import program
+from cluster.network import Network
 
 NODE = "real"
 # Fixed paths that the kubelet and the CNI plug-ins write to; the node mounts its own.
@@ -37,6 +38,10 @@ class Node:
         """Containerd's socket."""
         return self.folder / "containerd.sock"
 
+    @property
+    def _network(self) -> Network:
+        return self.plane.network
+
     def write(self) -> Path:
         """Write every file of the node; return the path of node_init's."""
         for name in ("cni", "kubelet", "pod-logs"):
@@ -50,10 +55,10 @@ class Node:
         config = {
             "private_folders": PRIVATE_FOLDERS,
             "link": network.NODE_LINK,
-            "network": network.in_the_node(),
-            "settings": network.KERNEL_SETTINGS,
-            "queued": network.queued(),
-            "bridged": network.BRIDGED,
+            "network": self._network.in_the_node(),
+            "settings": self._network.kernel_settings,
+            "queued": self._network.queued(),
+            "bridged": self._network.bridged,
             "policies": POLICIES,
             "logs": str(self.folder),
             "servers": self._servers(),
@@ -69,7 +74,7 @@ class Node:
             f"--kubeconfig={node}",
             f"--config={self.folder / 'kubelet.yaml'}",
             f"--hostname-override={NODE}",
-            f"--node-ip={network.NODE_ADDRESS}",
+            f"--node-ip={self._network.node}",
             f"--root-dir={self.folder / 'kubelet'}",
             f"--cert-dir={self.folder / 'kubelet-certificates'}",
         ]
@@ -97,7 +102,8 @@ class Node:
             "authorization": {"mode": "AlwaysAllow"},
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/{ROOT_CGROUP}",
-            "clusterDNS": [network.GATEWAY],
+            "address": self._network.any_address,
+            "clusterDNS": [self._network.gateway],
             "clusterDomain": "cluster.local",
             "containerRuntimeEndpoint": f"unix://{self.socket}",
             "enforceNodeAllocatable": [],
@@ -117,7 +123,7 @@ class Node:
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
             "kind": "KubeProxyConfiguration",
             "clientConnection": {"kubeconfig": str(self.plane.kubeconfig("kube-proxy", "system:kube-proxy"))},
-            "clusterCIDR": network.POD_RANGE,
+            "clusterCIDR": self._network.pods,
             "conntrack": {"maxPerCore": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
             "hostnameOverride": NODE,
             "mode": "iptables",
@@ -126,8 +132,8 @@ class Node:
     def _pod_network(self) -> dict[str, Any]:
         addresses = {
             "type": "host-local",
-            "ranges": [[{"subnet": network.POD_RANGE}]],
-            "routes": [{"dst": "0.0.0.0/0"}],
+            "ranges": [[{"subnet": self._network.pods}]],
+            "routes": [{"dst": self._network.everything}],
         }
         bridge = {"type": "bridge", "bridge": network.BRIDGE, "isGateway": True, "hairpinMode": True, "ipam": addresses}
         ports = {"type": "portmap", "capabilities": {"portMappings": True}}
@@ -136,7 +142,7 @@ class Node:
     def _coredns(self) -> str:
         kubeconfig = self.plane.kubeconfig("coredns", "coredns", MASTERS)
         return (
-            f".:53 {{\n  bind {network.GATEWAY}\n"
+            f".:53 {{\n  bind {self._network.gateway}\n"
             f"  kubernetes cluster.local {{\n    kubeconfig {kubeconfig}\n    ttl 1\n  }}\n  errors\n}}\n"
         )
 

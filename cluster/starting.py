@@ -17,6 +17,7 @@ from cluster.errors import HarnessError
 from cluster.folders import cache
 from cluster.images import load, pause_archive
 from cluster.local import NODE_PROCESS, LocalCluster, programs
+from cluster.network import Network
 from cluster.node import NODE, PRIVATE_FOLDERS, SETTLED, Node
 from cluster.ports import Endpoint, free_ports
 from cluster.processes import Server, output, until
@@ -24,18 +25,24 @@ from cluster.recipe import GROUPS
 from cluster.stopping import forget_containers, stop
 
 
-def start(cluster: LocalCluster, *, num_fake: int, gpus: int, say: Say) -> None:
-    """Return when the real node is Ready. Raises HarnessError with the end of the failing server's log."""
+def start(cluster: LocalCluster, *, num_fake: int, gpus: int, say: Say, addresses: Network = network.IPV4) -> None:
+    """Return when the real node is Ready, and has addresses of that network.
+
+    Raises HarnessError with the end of the failing server's log, or if a cluster with other addresses is up.
+    """
     root_required("a node")
     require(NODE_PACKAGES)
     for group in GROUPS:
         built(group, say)
     if cluster.is_up():
+        if cluster.network is not addresses:
+            raise HarnessError(f"the cluster that is up has {cluster.network.family}; take it down first")
         say("already up")
         return
     stop(cluster)
     began = monotonic()
     cluster.folder.mkdir(parents=True, mode=0o700)
+    (cluster.folder / "family").write_text(addresses.family)
     try:
         _start(cluster, num_fake, gpus)
     except HarnessError as error:
@@ -50,7 +57,9 @@ def start(cluster: LocalCluster, *, num_fake: int, gpus: int, say: Say) -> None:
 
 def _start(cluster: LocalCluster, num_fake: int, gpus: int) -> None:
     etcd, etcd_peer = free_ports(2)
-    plane = ControlPlane(cluster.folder, Ports(etcd, etcd_peer, network.API_PORT), Authority(), network.HOST_ADDRESS)
+    plane = ControlPlane(
+        cluster.folder, Ports(etcd, etcd_peer, network.API_PORT), Authority(), cluster.network.host, cluster.network
+    )
     plane.write()
     plane.kubeconfig("admin", "admin", MASTERS)
     first = _start_node(cluster, plane)
@@ -74,7 +83,7 @@ def _start_node(cluster: LocalCluster, plane: ControlPlane) -> Server:
     until("the node has namespaces", lambda: cluster.first_process() is not None, first)
     inside = cluster.first_process()
     assert inside is not None
-    for command in network.on_the_machine(inside.pid):
+    for command in cluster.network.on_the_machine(inside.pid):
         output([program(command[0]), *command[1:]])
     return first
 
@@ -102,7 +111,7 @@ def _start_kwok(cluster: LocalCluster, num_fake: int, gpus: int) -> None:
         applied = cluster.kubectl("create", "-f", "-", given=fake_nodes.manifests(num_fake, gpus))
         if applied.returncode:
             raise HarnessError(f"the API server refused the fake nodes: {applied.stderr}")
-    cluster.daemons.start("kwok", fake_nodes.kwok(programs()["kwok"], cluster.kubeconfig))
+    cluster.daemons.start("kwok", fake_nodes.kwok(programs()["kwok"], cluster.kubeconfig, cluster.network))
 
 
 def _load_pause(cluster: LocalCluster, first: Server) -> None:

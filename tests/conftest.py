@@ -129,8 +129,9 @@ def logs_as_before() -> Iterator[None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """--largest-mesh 2 has the workers of the dask tier exchange in a grid."""
+    """--largest-mesh 2 has the workers of the dask tier exchange in a grid, --family IPv6 a cluster without IPv4."""
     parser.addoption("--largest-mesh", type=int, help="The number of members up to which all are connected.")
+    parser.addoption("--family", default="IPv4", help="IPv6: the pods of tests/cluster have addresses of that alone.")
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """An object store of this process that speaks as much of S3's protocol as the trainer uses, and fails on request."""
 
+import socket
 import ssl
 import threading
 from collections.abc import Iterator
@@ -30,12 +31,22 @@ class S3:
     @property
     def environment(self) -> dict[str, str]:
         """What the Secret of a job holds."""
-        endpoint = f"{self.scheme}://{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        endpoint = f"{self.scheme}://{host}:{self.port}"
         return {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_ENDPOINT_URL": endpoint}
 
     @property
     def names(self) -> list[str]:
         return sorted(self.objects)
+
+
+class _Server6(ThreadingHTTPServer):
+    address_family = socket.AF_INET6
+
+
+def server_of(host: str) -> type[ThreadingHTTPServer]:
+    """The class of a server on that address, which may be one of IPv6."""
+    return _Server6 if ":" in host else ThreadingHTTPServer
 
 
 @contextmanager
@@ -46,7 +57,7 @@ def s3(certificate: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> It
     class Handler(_Handler):
         s3 = store
 
-    with ThreadingHTTPServer((host, 0), Handler) as server:
+    with server_of(host)((host, 0), Handler) as server:
         store.port = server.server_address[1]
         if certificate is not None:
             server.socket = certificate.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)

@@ -134,6 +134,12 @@ def operator(
     ] = None,
     metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="Port of Prometheus metrics; 0 for none.")] = 0,
     health_port: Annotated[int, typer.Option(min=0, max=65535, help="Port of health probes; 0 for none.")] = 0,
+    health_host: Annotated[
+        str,
+        typer.Option(
+            envvar="BATCHGROWTH_POD_IP", help="Address on which health probes are answered.", show_default="any of IPv4"
+        ),
+    ] = "",
     lease: Annotated[
         str | None, typer.Option(help="The name of the Lease by which several operators elect a leader.")
     ] = None,
@@ -174,6 +180,7 @@ def operator(
             operator_class=operator_class,
             metrics_port=metrics_port,
             health_port=health_port,
+            health_host=health_host,
             lease=LeaseLock(lease_namespace, lease, holder) if lease else None,
             log_level=log_level,
             log_format=log_format,

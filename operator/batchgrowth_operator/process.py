@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+import socket
 import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +33,8 @@ SIGNAL_HANDLERS_AFTER_SECONDS = 0.2
 """Delay after which our signal handlers replace those that kopf sets while it starts."""
 OTHER_THREADS = 4
 """Threads for requests outside of passes, such as those of the sweep."""
-EVERYWHERE = "0.0.0.0"  # noqa: S104  (a pod's own address is not known before it runs)
+EVERY_IPV4 = "0.0.0.0"  # noqa: S104
+EVERYWHERE = "::" if socket.has_dualstack_ipv6() else EVERY_IPV4
 CHATTY = {"aiohttp.access": logging.WARNING, "asyncio": logging.CRITICAL, "kopf.objects": logging.WARNING}
 """Loggers with a line per health probe or per event of an object, and their least level unless debugging."""
 
@@ -129,7 +131,7 @@ async def _operate(settings: Settings, api: Api, metrics: OperatorMetrics) -> No
             namespaces=settings.namespaces,
             standalone=True,
             stop_flag=stop,
-            liveness_endpoint=f"http://{EVERYWHERE}:{settings.health_port}/healthz" if settings.health_port else None,
+            liveness_endpoint=health_endpoint(settings.health_host, settings.health_port),
         )
     except Exception:
         if not stop.is_set():
@@ -140,6 +142,17 @@ async def _operate(settings: Settings, api: Api, metrics: OperatorMetrics) -> No
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
         poster.stop()
+
+
+def health_endpoint(host: str, port: int) -> str | None:
+    """Return the URL at which kopf answers health probes; None without a port.
+
+    kopf listens on one family of addresses. Kubernetes probes the first address of the pod, so the chart names that.
+    """
+    if not port:
+        return None
+    named = host or EVERY_IPV4
+    return f"http://[{named}]:{port}/healthz" if ":" in named else f"http://{named}:{port}/healthz"
 
 
 def _start(name: str, work: Coroutine[Any, Any, None], stop: asyncio.Event) -> asyncio.Task[None]:

@@ -80,6 +80,8 @@ class Settings:
     """Port of the metrics endpoint; 0 for none."""
     health_port: int = 0
     """Port of the health endpoint; 0 for none."""
+    health_host: str = ""
+    """Address on which the health endpoint listens; empty for every IPv4 address."""
     lease: LeaseLock | None = None
     """The Lease by which several operators elect a leader; None for a single operator."""
     log_level: LogLevel = LogLevel.info

@@ -309,12 +309,25 @@ def parse(arguments: list[str]) -> dict[str, Any]:
 
 def test_every_file_of_ci_is_tried() -> None:
     """Every file is rendered by a test."""
-    known = {"images", "namespaced", "restricted", "replicas", "second", "monitored", "registry"}
+    known = {"images", "namespaced", "restricted", "replicas", "second", "monitored", "registry", "ipv6"}
 
     assert known == {path.stem.removesuffix("-values") for path in Path(CHART / "ci").iterdir()}
 
 
 @pytest.mark.fault("O05")
+@pytest.mark.fault("O28")
+def test_the_operator_answers_probes_on_its_pod_s_address(render: Render) -> None:
+    """Which may be of IPv6; kopf listens on one family of addresses. The Dask operator has to be told the other one."""
+    where = {"name": "BATCHGROWTH_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    objects = render(*values("ipv6"))
+    named = "batchgrowth-dask-kubernetes-operator"
+    [dask] = [body for body in of_kind(objects, "Deployment") if body["metadata"]["name"] == named]
+    arguments = dask["spec"]["template"]["spec"]["containers"][0]["args"]
+
+    assert where in operator(objects)["env"]
+    assert "--liveness=http://[::]:8080/healthz" == arguments[-1], "the last one counts"
+
+
 def test_a_platform_may_choose_the_users(render: Render) -> None:
     objects = render("--set", "fixedUser=false")
     [deployment] = [each for each in of_kind(objects, "Deployment") if each["metadata"]["name"] == "batchgrowth"]

@@ -161,8 +161,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def real_cluster() -> Iterator[Cluster]:
+def real_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """The user's cluster, or this machine's; if tests started that, the last process to use it takes it down."""
+    family = request.config.getoption("--family")
     if users := users_cluster():
         yield users
         return
@@ -171,7 +172,7 @@ def real_cluster() -> Iterator[Cluster]:
     with together(USERS):
         with alone(INSTALLATION):
             if not cluster.is_up():
-                command("up", f"--fake-nodes={FAKE_NODES}", f"--gpus={GPUS}")
+                command("up", f"--fake-nodes={FAKE_NODES}", f"--gpus={GPUS}", f"--family={family}")
                 mark.touch()
         yield cluster
     try:

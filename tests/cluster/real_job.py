@@ -16,8 +16,9 @@ import yaml
 from kubernetes import client, config
 from kubernetes.dynamic import DynamicClient
 
+from charts.folders import CHART
 from cluster.local import LocalCluster
-from cluster.network import API_PORT, HOST_ADDRESS
+from cluster.network import API_PORT
 from cluster.release import RESTRICTED, Cluster
 
 ROOT = Path(__file__).parents[2]
@@ -31,9 +32,11 @@ def values_of(cluster: Cluster) -> Object:
     """
     values: Object = {"jobs": {"serviceAccounts": ["nobody"]}}
     if isinstance(cluster, LocalCluster):
-        machine = {"ipBlock": {"cidr": f"{HOST_ADDRESS}/32"}}
+        machine = {"ipBlock": {"cidr": cluster.network.host_range}}
         api_server = {"to": [machine], "ports": [{"port": API_PORT, "protocol": "TCP"}]}
         values["networkPolicy"] = {"metricsFrom": [machine], "restrictEgress": True, "egress": [api_server]}
+        if cluster.network.family == "IPv6":
+            values |= yaml.safe_load((CHART / "ci" / "ipv6-values.yaml").read_text())
     return values
 
 

@@ -15,19 +15,24 @@ from real_job import CONSTANT, Kubectl, RealJob, digits, new_namespace, said, un
 
 from cluster import images
 from cluster.local import LocalCluster
-from cluster.network import API_PORT, HOST_ADDRESS
+from cluster.network import API_PORT
 
 SCHEDULER_PORT, METRICS_PORT, PORT = 8786, 9090, 7000
 PATIENCE_SECONDS = 3
-LISTEN = f"import socket, time; server = socket.create_server(('', {PORT})); time.sleep(3600)"
+LISTEN = f"""
+import socket, time
+
+server = socket.create_server(("::", {PORT}), family=socket.AF_INET6, dualstack_ipv6=True)
+time.sleep(3600)
+"""
 CONNECT = f"""
 import json, socket, sys
 from concurrent.futures import ThreadPoolExecutor
 
 def connects(address):
-    host, port = address.split(":")
+    host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), {PATIENCE_SECONDS}).close()
+        socket.create_connection((host.strip("[]"), int(port)), {PATIENCE_SECONDS}).close()
     except TimeoutError:
         return False
     return True
@@ -38,9 +43,9 @@ with ThreadPoolExecutor() as threads:
 PORTS = """
 import json
 
-rows = [line.split() for line in open("/proc/net/tcp").readlines()[1:]]
+rows = [line.split() for name in ("tcp", "tcp6") for line in open(f"/proc/net/{name}").readlines()[1:]]
 places = [row[1].split(":") for row in rows if row[3] == "0A"]
-print(json.dumps([int(port, 16) for host, port in places if host != "0100007F"]))
+print(json.dumps(sorted({int(port, 16) for host, port in places if host != "0100007F"})))
 """
 MakeJob = Callable[..., RealJob]
 
@@ -71,10 +76,11 @@ class Pod:
 
     @property
     def address(self) -> str:
-        """Its IP address, once it is ready."""
+        """Its IP address as URLs have it, once it is ready."""
         ready = ("wait", "pod", self._name, "--for=condition=Ready", "--timeout=120s")
         said(self._kubectl(*self._where, *ready))
-        return said(self._kubectl(*self._where, "get", "pod", self._name, "--output=jsonpath={.status.podIP}"))
+        found = said(self._kubectl(*self._where, "get", "pod", self._name, "--output=jsonpath={.status.podIP}"))
+        return f"[{found}]" if ":" in found else found
 
     def ports(self) -> list[int]:
         """The ports at which it listens for others."""
@@ -106,7 +112,9 @@ def enforced(local: LocalCluster) -> None:
 
 @pytest.mark.fault("E01")
 @pytest.mark.usefixtures("enforced")
-def test_connections_that_no_policy_admits(kubectl: Kubectl, namespace: str, strange: str, job: MakeJob) -> None:
+def test_connections_that_no_policy_admits(
+    kubectl: Kubectl, namespace: str, strange: str, job: MakeJob, local: LocalCluster
+) -> None:
     """Pods of one job connect with each other and to the API server; nobody else connects to them.
 
     Neither can a pod beside them, the machine reads their metrics alone, and they reach no other pod or port.
@@ -127,9 +135,11 @@ def test_connections_that_no_policy_admits(kubectl: Kubectl, namespace: str, str
     inside += [f"{worker.address}:{port}" for worker in own["worker"] for port in worker.ports()]
     metrics = f"{trainer.address}:{METRICS_PORT}"
 
-    with socket.create_server((HOST_ADDRESS, 0)) as server, ThreadPoolExecutor() as threads:
-        outside = [*others, f"{HOST_ADDRESS}:{server.getsockname()[1]}"]
-        api = f"{HOST_ADDRESS}:{API_PORT}"
+    network = local.network
+    kind = socket.AF_INET6 if ":" in network.host else socket.AF_INET
+    with socket.create_server((network.host, 0), family=kind) as server, ThreadPoolExecutor() as threads:
+        outside = [*others, f"{network.host_url}:{server.getsockname()[1]}"]
+        api = f"{network.host_url}:{API_PORT}"
         every = [*inside, metrics, *outside, api]
         asked = [threads.submit(pod.reaches, every) for pod in (*pods.values(), trainer, own["worker"][0])]
         stranger, neighbour, of_the_trainer, of_a_worker = (each.result() for each in asked)
@@ -142,9 +152,9 @@ def test_connections_that_no_policy_admits(kubectl: Kubectl, namespace: str, str
 
 def from_here(address: str) -> bool:
     """Whether this process can connect."""
-    host, port = address.split(":")
+    host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), PATIENCE_SECONDS).close()
+        socket.create_connection((host.strip("[]"), int(port)), PATIENCE_SECONDS).close()
     except TimeoutError:
         return False
     return True

@@ -8,7 +8,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -16,11 +16,11 @@ import trustme
 import yaml
 from batchgrowth import names
 from batchgrowth.manifest.pod_limits import RESTRICTED_CONTAINER
-from object_store import BUCKET, S3, s3
+from object_store import BUCKET, S3, s3, server_of
 from real_job import SMALL, Kubectl, Object, RealJob, digits, new_namespace, said, until
 
 from cluster.local import LocalCluster
-from cluster.network import HOST_ADDRESS
+from cluster.network import BY_FAMILY, Network
 from cluster.node import NODE
 
 pytestmark = [pytest.mark.alone, pytest.mark.long]
@@ -38,7 +38,7 @@ ANSWERS: dict[str, Object] = {
     "taint": {"pods": {"tolerations": [TAINT | {"operator": "Equal"}]}},
     "priority": {"pods": {"priorityClassName": "ours"}},
     "limits": {"resources": {"requests": {"cpu": "50m"}}},
-    "proxy": {"env": [{"name": "NO_PROXY", "value": HOST_ADDRESS}]},
+    "proxy": {"env": [{"name": "NO_PROXY", "value": ",".join(each.host for each in BY_FAMILY.values())}]},
     "store": {"checkpoint": {"caConfigMap": "company-ca"}},
 }
 """What a job says to each obstacle, as parts of its spec."""
@@ -116,9 +116,9 @@ class Webhook(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def webhook(certificate: ssl.SSLContext) -> Iterator[int]:
+def webhook(certificate: ssl.SSLContext, host: str) -> Iterator[int]:
     """The port of the webhook on this machine's address for the node."""
-    with ThreadingHTTPServer((HOST_ADDRESS, 0), Webhook) as server:
+    with server_of(host)((host, 0), Webhook) as server:
         server.socket = certificate.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
@@ -134,15 +134,15 @@ def obstacles(kubectl: Kubectl, namespace: str, local: LocalCluster) -> Iterator
     """All obstacles in the test's namespace; yields the store with the private CA."""
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert(HOST_ADDRESS).configure_cert(context)
+    authority.issue_cert(local.network.host).configure_cert(context)
     pem = authority.cert_pem.bytes()
     here = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
     with ExitStack() as ends:
-        store = ends.enter_context(s3(context, HOST_ADDRESS))
-        port = ends.enter_context(webhook(context))
+        store = ends.enter_context(s3(context, local.network.host))
+        port = ends.enter_context(webhook(context, local.network.host))
         made = [
-            *_of_the_namespace(namespace, store, pem.decode()),
-            _mutation(namespace, here, port, pem),
+            *_of_the_namespace(namespace, store, pem.decode(), local.network),
+            _mutation(namespace, here, f"https://{local.network.host_url}:{port}/", pem),
             *_policy(namespace, here),
             {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "ours"}, "value": 10},
         ]
@@ -155,11 +155,12 @@ def obstacles(kubectl: Kubectl, namespace: str, local: LocalCluster) -> Iterator
         yield store
 
 
-def _of_the_namespace(namespace: str, store: S3, ca: str) -> list[Object]:
+def _of_the_namespace(namespace: str, store: S3, ca: str, network: Network) -> list[Object]:
     """A LimitRange, what the store needs, and leave for the job's pods to reach it."""
     limits = {"type": "Container", "min": {"cpu": "50m"}, "max": {"memory": "4Gi"}, "default": {"memory": "2Gi"}}
     limits["defaultRequest"] = {"cpu": "50m", "memory": "64Mi"}
-    egress = {"to": [{"ipBlock": {"cidr": f"{HOST_ADDRESS}/32"}}], "ports": [{"port": store.port, "protocol": "TCP"}]}
+    machine = {"ipBlock": {"cidr": network.host_range}}
+    egress = {"to": [machine], "ports": [{"port": store.port, "protocol": "TCP"}]}
     pods = {"matchExpressions": [{"key": names.JOB_LABEL, "operator": "Exists"}]}
     found: list[Object] = [
         {"kind": "LimitRange", "metadata": {"name": "sizes"}, "spec": {"limits": [limits]}},
@@ -175,7 +176,7 @@ def _of_the_namespace(namespace: str, store: S3, ca: str) -> list[Object]:
     return [merged({"apiVersion": "v1", "metadata": {"namespace": namespace}}, one) for one in found]
 
 
-def _mutation(name: str, here: Object, port: int, ca: bytes) -> Object:
+def _mutation(name: str, here: Object, url: str, ca: bytes) -> Object:
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "MutatingWebhookConfiguration",
@@ -183,10 +184,7 @@ def _mutation(name: str, here: Object, port: int, ca: bytes) -> Object:
         "webhooks": [
             {
                 "name": "sidecars.example.com",
-                "clientConfig": {
-                    "url": f"https://{HOST_ADDRESS}:{port}/",
-                    "caBundle": base64.b64encode(ca).decode(),
-                },
+                "clientConfig": {"url": url, "caBundle": base64.b64encode(ca).decode()},
                 "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
                 "namespaceSelector": here,
                 "sideEffects": "None",

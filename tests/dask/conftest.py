@@ -4,12 +4,13 @@ import contextlib
 import csv
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -166,13 +167,15 @@ class Pods:
     the job's certificate.
 
     All are on this machine, or each is `on` the host of that number, and the scheduler on the first of these.
+    If their commands begin with others, `before`, they look for their addresses themselves, as they do in a cluster.
     """
 
-    def __init__(self, folder: Path, hosts: Hosts | None = None) -> None:
+    def __init__(self, folder: Path, hosts: Hosts | None = None, before: Sequence[str] = ()) -> None:
         self.folder, self.hosts, self.started = folder, hosts, list[Process]()
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
-        self.address = f"tls://{self._host(0)}:{self._port}"
+        self.before = before
+        with socket.create_server(("127.0.0.1", 0)) as free, socket.create_server(("127.0.0.1", 0)) as other:
+            self._port, self.health_port = free.getsockname()[1], other.getsockname()[1]
+        self.address = f"tls://{'scheduler' if before else self._host(0)}:{self._port}"
         self.output = folder / "out"
         self.issue()
         files = {"CERT": str(folder / "tls.crt"), "KEY": str(folder / "tls.key")}
@@ -193,12 +196,16 @@ class Pods:
         return self.hosts.hosts[number].address if self.hosts else "127.0.0.1"
 
     def scheduler(self) -> Process:
-        where = ["--host", self._host(0), "--port", str(self._port), "--dashboard-address", "127.0.0.1:0"]
-        return self._start("distributed.cli.dask_scheduler", "--protocol", "tls", *where, *RELOADS)
+        where = ["--host", self._host(0), "--dashboard-address", "127.0.0.1:0"]
+        if self.before:
+            where = ["--dashboard-address", f":{self.health_port}"]
+        port = str(self._port)
+        return self._start("distributed.cli.dask_scheduler", "--protocol", "tls", "--port", port, *where, *RELOADS)
 
     def worker(self, on: int = 0, **environment: str) -> Process:
         how = ["--no-nanny", "--nthreads", "1", "--memory-limit", "0", "--local-directory", str(self.folder)]
-        how += ["--preload", "batchgrowth_trainer.worker_pod", "--no-dashboard", "--host", self._host(on)]
+        how += ["--preload", "batchgrowth_trainer.worker_pod", "--no-dashboard"]
+        how += [] if self.before else ["--host", self._host(on)]
         return self._start("distributed.cli.dask_worker", self.address, "--protocol", "tls", *how, on=on, **environment)
 
     def trainer(self, job: BatchGrowthJob, *more: str, on: int = 0, **environment: str) -> Process:
@@ -264,7 +271,7 @@ class Pods:
             process.wait(timeout=LONGEST)
 
     def _start(self, module: str, *arguments: str, on: int = 0, **environment: str) -> Process:
-        command = [sys.executable, "-m", module, *arguments]
+        command = [*self.before, sys.executable, "-m", module, *arguments]
         paths = [str(USER_CODE), *filter(None, [os.environ.get("PYTHONPATH")])]
         own = self._tls | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"} | environment
         with (self.folder / f"{len(self.started)}-{module}.txt").open("wb") as file:
@@ -290,6 +297,34 @@ def pods_on_hosts(tmp_path: Path) -> Iterator[Pods]:
         pytest.skip(reason)
     with Hosts(4) as hosts:
         yield from _until_the_end(Pods(tmp_path, hosts))
+
+
+@pytest.fixture
+def without_ipv4(tmp_path: Path) -> Iterator[list[str]]:
+    """The beginning of commands that run the rest of them in one network namespace without any IPv4 address.
+
+    There, this machine is the host `scheduler`.
+    """
+    namespace = ["unshare", "--net", "sh", "-c"]
+    commands = "ip link set lo up && ip -4 addr del 127.0.0.1/8 dev lo && echo made && exec sleep infinity"
+    (tmp_path / "hosts").write_text("::1 localhost scheduler\n")
+    named = ["unshare", "--mount", "sh", "-c", f'mount --bind {tmp_path / "hosts"} /etc/hosts && exec "$@"', "sh"]
+    if shutil.which("unshare") is None or shutil.which("nsenter") is None or shutil.which("ip") is None:
+        pytest.skip("needs unshare, nsenter and ip")
+    with subprocess.Popen([*namespace, commands], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as keeper:
+        assert keeper.stdout is not None
+        try:
+            if keeper.stdout.readline() != b"made\n":
+                pytest.skip("needs root, and a kernel with network namespaces and IPv6")
+            yield ["nsenter", f"--net=/proc/{keeper.pid}/ns/net", *named]
+        finally:
+            keeper.kill()
+
+
+@pytest.fixture
+def pods_without_ipv4(tmp_path: Path, without_ipv4: list[str]) -> Iterator[Pods]:
+    """The same, all of them there."""
+    yield from _until_the_end(Pods(tmp_path, before=without_ipv4))
 
 
 def _until_the_end(started: Pods) -> Iterator[Pods]:

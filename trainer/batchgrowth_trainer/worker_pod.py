@@ -13,13 +13,15 @@ exit_when_asked()
 
 from batchgrowth.contract.logs import Logs  # noqa: E402
 from distributed import Worker  # noqa: E402
+from distributed import worker as dask_worker  # noqa: E402
 
 from batchgrowth_trainer.worker import certificates  # noqa: E402
-from batchgrowth_trainer.worker.addresses import until_it_listens  # noqa: E402
+from batchgrowth_trainer.worker.addresses import interface_towards, until_it_listens  # noqa: E402
 from batchgrowth_trainer.worker.logs import set_up_logs  # noqa: E402
 from batchgrowth_trainer.worker.service import LEAVE  # noqa: E402
 
 set_up_logs(Logs.of(os.environ))
+dask_worker.get_ip = interface_towards  # Dask's own finds an address of IPv4 alone if the scheduler is given by name
 gc.freeze()  # as in worker/preloaded.py
 
 

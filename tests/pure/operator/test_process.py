@@ -161,3 +161,17 @@ def test_refusals_are_filtered_in_either_format(capsys: pytest.CaptureFixture[st
 
     [line] = capsys.readouterr().err.splitlines()
     assert '"message": "Initial authentication has finished."' in line
+
+
+@pytest.mark.fault("O28")
+@pytest.mark.parametrize(
+    ("host", "port", "url"),
+    [
+        ("", 0, None),
+        ("", 8080, "http://0.0.0.0:8080/healthz"),
+        ("10.0.0.7", 8080, "http://10.0.0.7:8080/healthz"),
+        ("fd00::7", 8080, "http://[fd00::7]:8080/healthz"),
+    ],
+)
+def test_where_health_probes_are_answered(host: str, port: int, url: str | None) -> None:
+    assert url == process.health_endpoint(host, port)

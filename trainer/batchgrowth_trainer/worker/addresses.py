@@ -1,12 +1,19 @@
-"""Addresses of Dask schedulers and workers: their parts, and whether a server listens at one."""
+"""Addresses of Dask schedulers and workers: their parts, whether a server listens at one, and those of IPv6."""
 
 import asyncio
+import logging
 import socket
+from contextlib import suppress
+from typing import Any
 
 from distributed.utils import get_ip
 
 CONNECT_SECONDS = 2.0
 RETRY_SECONDS = 0.1
+ANY_PORT = 80
+"""A port of which nothing is sent to: it only completes an address."""
+
+log = logging.getLogger(f"distributed.{__name__}")  # below Dask's, the only logger that a scheduler shows
 
 
 async def until_it_listens(address: str) -> None:
@@ -28,14 +35,38 @@ async def until_it_listens(address: str) -> None:
 
 def host_towards(scheduler: str) -> str:
     """Return the address of this machine's interface that reaches the scheduler."""
-    host, port = host_and_port(scheduler)
+    return interface_towards(*host_and_port(scheduler))
+
+
+def interface_towards(host: str, port: int = ANY_PORT) -> str:
+    """Return the address of this machine's interface that reaches a host, of IPv4 if that does.
+
+    Dask itself looks for one of IPv4 alone if it is given a name.
+    """
     try:
-        found = {family: where[0] for family, *_, where in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)}
-    except OSError:  # its name is unknown at this moment: Dask then takes the address of this machine's name
-        found = {}
-    # Dask tells an address of IPv6 by its colons, and takes any name for one of IPv4.
-    has_ipv4 = socket.AF_INET in found or socket.AF_INET6 not in found
-    return str(get_ip(host if has_ipv4 else found[socket.AF_INET6], port))
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    except OSError:
+        found = []  # its name is unknown at this moment
+    for family, *_, where in sorted(found, key=lambda one: one[0] != socket.AF_INET):
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(where)  # sends nothing
+            return str(probe.getsockname()[0])
+    return str(get_ip(host, port))  # the address of this machine's name
+
+
+def answer_on_ipv6_too(node: Any) -> None:
+    """Have the HTTP server of a scheduler or worker listen on IPv6, if it listens on every address of IPv4.
+
+    Dask makes 0.0.0.0 of the address in `--dashboard-address :8787`, and takes no address with colons. The probes of
+    a pod with IPv6 alone would find nobody.
+    """
+    server = getattr(node, "http_server", None)
+    if server is None or getattr(server, "address", None) != "0.0.0.0":  # noqa: S104
+        return
+    try:
+        server.listen(server.port, address="::")
+    except OSError as error:
+        log.debug("no health endpoint on IPv6: %s", error)
 
 
 def loopback() -> str:

@@ -14,6 +14,8 @@ from typing import Any
 
 from distributed import Client, Scheduler
 
+from batchgrowth_trainer.worker import addresses
+
 CHECK_SECONDS = 5.0
 """Time between two looks at the files."""
 
@@ -70,7 +72,11 @@ def contexts_of(node: Any) -> list[ssl.SSLContext]:
 
 
 async def dask_setup(node: Any) -> None:
-    """Watch the certificates of a scheduler, worker or client, which Dask has started."""
+    """Watch the certificates of a scheduler, worker or client, which Dask has started.
+
+    This is all that a scheduler preloads, so that its probes on IPv6 are answered from here.
+    """
+    addresses.answer_on_ipv6_too(node)
     reloader = Reloader(node)
     if reloader.is_needed:
         _watches[id(node)] = asyncio.create_task(_watch(reloader))
