@@ -303,11 +303,12 @@ def pods_on_hosts(tmp_path: Path) -> Iterator[Pods]:
 def without_ipv4(tmp_path: Path) -> Iterator[list[str]]:
     """The beginning of commands that run the rest of them in one network namespace without any IPv4 address.
 
-    There, this machine is the host `scheduler`.
+    There, the host `scheduler` is ::1, and this machine has the address fd00::7.
     """
     namespace = ["unshare", "--net", "sh", "-c"]
-    commands = "ip link set lo up && ip -4 addr del 127.0.0.1/8 dev lo && echo made && exec sleep infinity"
-    (tmp_path / "hosts").write_text("::1 localhost scheduler\n")
+    commands = "ip link set lo up && ip -4 addr del 127.0.0.1/8 dev lo && ip addr add fd00::7/128 dev lo nodad"
+    commands += " && echo made && exec sleep infinity"
+    (tmp_path / "hosts").write_text(f"::1 localhost scheduler\nfd00::7 {socket.gethostname()}\n")
     named = ["unshare", "--mount", "sh", "-c", f'mount --bind {tmp_path / "hosts"} /etc/hosts && exec "$@"', "sh"]
     if shutil.which("unshare") is None or shutil.which("nsenter") is None or shutil.which("ip") is None:
         pytest.skip("needs unshare, nsenter and ip")

@@ -77,6 +77,14 @@ def test_pods_with_ipv6_alone_train_the_same(
     assert pods.check(digits_weights(tmp_path / "alone", *GROWS, HIDDEN))["recoveries"] > 0
 
 
+@pytest.mark.fault("O28")
+def test_a_scheduler_whose_name_is_not_known_yet(without_ipv4: list[str]) -> None:
+    """A worker that starts before its scheduler's service announces the address of its own pod."""
+    look = "from batchgrowth_trainer.worker.addresses import interface_towards as look; print(look('nobody.invalid'))"
+
+    assert "fd00::7" == output([*without_ipv4, sys.executable, "-c", look]).strip()
+
+
 @pytest.mark.parametrize(("scheduler", "host"), [("tls://[::1]:8786", "::1"), ("tcp://127.0.0.1:8786", "127.0.0.1")])
 def test_an_interface_towards_a_scheduler(scheduler: str, host: str) -> None:
     assert host_towards(scheduler) == host

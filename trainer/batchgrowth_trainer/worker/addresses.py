@@ -6,8 +6,6 @@ import socket
 from contextlib import suppress
 from typing import Any
 
-from distributed.utils import get_ip
-
 CONNECT_SECONDS = 2.0
 RETRY_SECONDS = 0.1
 ANY_PORT = 80
@@ -41,17 +39,19 @@ def host_towards(scheduler: str) -> str:
 def interface_towards(host: str, port: int = ANY_PORT) -> str:
     """Return the address of this machine's interface that reaches a host, of IPv4 if that does.
 
-    Dask itself looks for one of IPv4 alone if it is given a name.
+    While the host's name is unknown, it is the address of this machine's name. Dask itself looks for one of IPv4 alone
+    if it is given a name, and takes 127.0.0.1 if there is none.
     """
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-    except OSError:
-        found = []  # its name is unknown at this moment
-    for family, *_, where in sorted(found, key=lambda one: one[0] != socket.AF_INET):
-        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(where)  # sends nothing
-            return str(probe.getsockname()[0])
-    return str(get_ip(host, port))  # the address of this machine's name
+    for name in (host, socket.gethostname()):
+        try:
+            found = socket.getaddrinfo(name, port, type=socket.SOCK_DGRAM)
+        except OSError:
+            continue
+        for family, *_, where in sorted(found, key=lambda one: one[0] != socket.AF_INET):
+            with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(where)  # sends nothing
+                return str(probe.getsockname()[0])
+    return loopback()
 
 
 def answer_on_ipv6_too(node: Any) -> None:
