@@ -70,6 +70,7 @@ test-all: built ## what `make test` leaves out, and API server and cluster, as f
 
 test-long: built ## the longest tests: more faults, more combinations (hours)
 	$(BIN)/pytest $(TOGETHER) 4 -m long tests
+	$(BIN)/pytest $(TOGETHER) 3 -m "not long" --family IPv6 tests/cluster
 
 test-pure: $(INSTALLED) ## the plan and the operator's decisions alone
 	$(BIN)/pytest $(TOGETHER) 2 -m "not long" tests/pure

@@ -14,7 +14,7 @@ from cluster.apiserver import ApiServer
 from cluster.errors import HarnessError
 from cluster.local import IN_THE_NODE, NODE_PROCESS, ON_THE_MACHINE, local_cluster
 from cluster.locks import alone
-from cluster.network import BY_FAMILY, IPV4
+from cluster.network import BY_FAMILY, Network
 from cluster.prometheus import Prometheus
 from cluster.recipe import ALL, GROUPS, Group
 from cluster.starting import start
@@ -43,10 +43,10 @@ def _target(name: str) -> str:
     return name
 
 
-def _family(name: str) -> str:
-    if name not in BY_FAMILY:
-        raise typer.BadParameter(f"{name!r} is not one of {', '.join(BY_FAMILY)}")
-    return name
+def _network(family: str) -> Network:
+    if family not in BY_FAMILY:
+        raise typer.BadParameter(f"{family!r} is not one of {', '.join(BY_FAMILY)}")
+    return BY_FAMILY[family]
 
 
 Groups = Annotated[list[Group] | None, typer.Argument(parser=_group, metavar="[GROUP]…", help=", ".join(BY_NAME))]
@@ -54,7 +54,12 @@ Targets = Annotated[
     list[str] | None, typer.Argument(parser=_target, metavar="[TARGET]…", help=", ".join(images.TARGETS))
 ]
 FakeNodes = Annotated[int, typer.Option(min=0, max=1000, help="Number of nodes that kwok simulates.")]
-Family = Annotated[str, typer.Option(parser=_family, metavar="|".join(BY_FAMILY), help="Its one family of addresses.")]
+Family = Annotated[
+    Network | None,
+    typer.Option(
+        parser=_network, metavar="|".join(BY_FAMILY), help="Family of all addresses.", show_default="IPv4"
+    ),
+]
 Gpus = Annotated[int, typer.Option(min=0, max=64, help="GPUs of each fake node.")]
 
 
@@ -114,12 +119,12 @@ def image(targets: Targets = None) -> None:
 
 
 @app.command()
-def up(fake_nodes: FakeNodes = 12, gpus: Gpus = 8, family: Family = IPV4.family) -> None:
+def up(fake_nodes: FakeNodes = 12, gpus: Gpus = 8, family: Family = None) -> None:
     """Start a single-node Kubernetes (root) with fake GPU nodes; print the path of its kubeconfig."""
     if _users():
         return
     with alone("cluster"):
-        start(local_cluster(), num_fake=fake_nodes, gpus=gpus, say=say, addresses=BY_FAMILY[family])
+        start(local_cluster(), num_fake=fake_nodes, gpus=gpus, say=say, addresses=family)
     typer.echo(f"export KUBECONFIG={local_cluster().kubeconfig}")
 
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from charts import dask_operator
 from charts.folders import CHART
 from cluster import dask_image, images
@@ -15,6 +17,7 @@ from cluster.build import Say, silence, tool
 from cluster.errors import HarnessError
 from cluster.local import LocalCluster
 from cluster.locks import alone
+from cluster.network import IPV6
 from cluster.processes import Argument, output
 from cluster.recipe import TOOLS
 from cluster.users import UsersCluster
@@ -70,12 +73,15 @@ def helm(cluster: Cluster, *arguments: Argument) -> str:
 
 
 def load_images(cluster: LocalCluster, say: Say = silence) -> Values:
-    """Load the images of this working tree into the cluster; return the chart values that name them."""
+    """Load the images of this working tree into the cluster; return the chart values for it, which name them."""
     with alone("images"):
         images.load(cluster, dask_image.archives_of_the_dask_operator(say))
         images.load(cluster, images.archives_of("trainer", say))
         operator = images.archives_of("operator", say)
         images.load(cluster, operator)
+    dask: dict[str, Any] = {}
+    if cluster.network is IPV6:
+        dask = yaml.safe_load((CHART / "ci" / "ipv6-values.yaml").read_text())["dask-kubernetes-operator"]
     return {
         "image": _image("operator"),
         "trainer": {"image": _image("trainer")},
@@ -85,6 +91,7 @@ def load_images(cluster: LocalCluster, say: Say = silence) -> Values:
             "image": {"name": dask_image.REPOSITORY, "tag": dask_image.TAG},
             # Without a request it gets no processor time beside pods that train, and fails its liveness probe.
             "resources": {"requests": {"cpu": "200m"}},
+            **dask,
         },
     }
 

@@ -25,8 +25,8 @@ from cluster.recipe import GROUPS
 from cluster.stopping import forget_containers, stop
 
 
-def start(cluster: LocalCluster, *, num_fake: int, gpus: int, say: Say, addresses: Network = network.IPV4) -> None:
-    """Return when the real node is Ready, and has addresses of that network.
+def start(cluster: LocalCluster, *, num_fake: int, gpus: int, say: Say, addresses: Network | None = None) -> None:
+    """Return when the real node is Ready, and has addresses of that network; of IPv4 without one.
 
     Raises HarnessError with the end of the failing server's log, or if a cluster with other addresses is up.
     """
@@ -35,14 +35,14 @@ def start(cluster: LocalCluster, *, num_fake: int, gpus: int, say: Say, addresse
     for group in GROUPS:
         built(group, say)
     if cluster.is_up():
-        if cluster.network is not addresses:
+        if addresses not in (None, cluster.network):
             raise HarnessError(f"the cluster that is up has {cluster.network.family}; take it down first")
         say("already up")
         return
     stop(cluster)
     began = monotonic()
     cluster.folder.mkdir(parents=True, mode=0o700)
-    (cluster.folder / "family").write_text(addresses.family)
+    (cluster.folder / "family").write_text((addresses or network.IPV4).family)
     try:
         _start(cluster, num_fake, gpus)
     except HarnessError as error:

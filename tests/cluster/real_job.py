@@ -16,7 +16,6 @@ import yaml
 from kubernetes import client, config
 from kubernetes.dynamic import DynamicClient
 
-from charts.folders import CHART
 from cluster.local import LocalCluster
 from cluster.network import API_PORT
 from cluster.release import RESTRICTED, Cluster
@@ -35,8 +34,6 @@ def values_of(cluster: Cluster) -> Object:
         machine = {"ipBlock": {"cidr": cluster.network.host_range}}
         api_server = {"to": [machine], "ports": [{"port": API_PORT, "protocol": "TCP"}]}
         values["networkPolicy"] = {"metricsFrom": [machine], "restrictEgress": True, "egress": [api_server]}
-        if cluster.network.family == "IPv6":
-            values |= yaml.safe_load((CHART / "ci" / "ipv6-values.yaml").read_text())
     return values
 
 

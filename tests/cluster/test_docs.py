@@ -15,7 +15,6 @@ import pytest
 from batchgrowth.contract.progress import Progress
 from batchgrowth.manifest.reading import read_manifest
 from batchgrowth.plan import make_plan
-from batchgrowth.spec.pods import merged
 from real_job import Reader, RealJob, accuracy, said, until, values_of
 
 from cluster import release
@@ -72,7 +71,7 @@ def test_installing(installed: Cluster, shell: dict[str, str], tmp_path: Path) -
     """With a user's values file, which names the images; helm's test queries everything that the release installs."""
     images = release.load_images(installed) if isinstance(installed, LocalCluster) else installed.values
     values = tmp_path / "values.yaml"
-    values.write_text(json.dumps(merged(images, values_of(installed))))  # as the release has them: no pod restarts
+    values.write_text(json.dumps({**images, **values_of(installed)}))  # as the release has them: no pod restarts
     package, install, check = commands("Install")
 
     assert "dist/batchgrowth-0.1.0.tgz" in typed(package.replace("make", "make --assume-old=.venv/.installed"), shell)
