@@ -19,8 +19,8 @@ from batchgrowth_trainer.passing import may_pass
 
 CHECKPOINTS = "checkpoints"
 """The folder of a run's checkpoints, in its output folder."""
-READ_SECONDS = 30.0
-"""Time for which reading one file is retried."""
+READ_SECONDS = 20.0
+"""Time for which reading one file is retried; a job that waits for its store says so within half a minute."""
 LAST_SECONDS = 60.0
 """Time for which writing results is retried when a run ends or stops; half of a pod's grace period."""
 _FIRST_WAIT_SECONDS = 0.2
