@@ -96,7 +96,7 @@ SPEED: tuple[Panel, ...] = (
     lines(
         "Examples per second",
         "Examples used per second, over all workers.",
-        "ops",
+        "suffix: examples/s",
         Query(pace("batchgrowth_examples_total"), "examples"),
     ),
     lines(

@@ -56,9 +56,7 @@ Targets = Annotated[
 FakeNodes = Annotated[int, typer.Option(min=0, max=1000, help="Number of nodes that kwok simulates.")]
 Family = Annotated[
     Network | None,
-    typer.Option(
-        parser=_network, metavar="|".join(BY_FAMILY), help="Family of all addresses.", show_default="IPv4"
-    ),
+    typer.Option(parser=_network, metavar="|".join(BY_FAMILY), help="Family of all addresses.", show_default="IPv4"),
 ]
 Gpus = Annotated[int, typer.Option(min=0, max=64, help="GPUs of each fake node.")]
 

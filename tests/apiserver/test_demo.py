@@ -51,7 +51,7 @@ def test_the_demo_prints_changes_until_the_job_ends(
     printed = capsys.readouterr().out.splitlines()
     assert first["status"]["phase"] == "Pending"
     assert (last["status"]["phase"], last["status"]["batch"]["current"]) == ("Failed", 64)
-    assert printed[0].split() == ["STATUS", "BATCH", "WORKERS", "EPOCH", "LOSS", "PROGRESS", "ETA", "AGE"]
+    assert printed[0].split() == ["STATUS", "BATCH", "WORKERS", "EPOCH", "LOSS", "PROGRESS", "ETA(S)", "AGE"]
     assert printed[-1] == "The loss is NaN."
 
 

@@ -84,7 +84,7 @@ def test_training(shell: dict[str, str], local_sha256: Callable[[str], str]) -> 
     apply, watch, wait, describe, sha256, exchange, history, delete = commands("Train")
 
     typed(apply, shell)
-    assert re.search(r"^NAME +STATUS +BATCH +WORKERS +EPOCH +LOSS +PROGRESS +ETA +AGE$", typed(watch, shell), re.M)
+    assert re.search(r"^NAME +STATUS +BATCH +WORKERS +EPOCH +LOSS +PROGRESS +ETA\(S\) +AGE$", typed(watch, shell), re.M)
     typed(wait, shell)
     assert "Finished" in typed(describe, shell)
     assert local_sha256(EXAMPLE.read_text()) == typed(sha256, shell)

@@ -3,7 +3,9 @@
 import re
 from pathlib import Path
 
+import pytest
 from batchgrowth import errors
+from batchgrowth_trainer.__main__ import in_a_pod
 
 PAGE = (Path(__file__).parents[2] / "docs" / "exit-codes.md").read_text()
 ROWS = re.findall(r"^\| (\d+) \| ?`?(\w*)`? \| (.+?) \| (.+?) \|$", PAGE, flags=re.MULTILINE)
@@ -19,3 +21,20 @@ def test_every_row_says_when_and_what_to_do() -> None:
     assert ROWS[0][0] == "0"
     assert sorted(ROWS, key=lambda row: int(row[0])) == ROWS
     assert all(len(when) > 20 and what for _, _, when, what in ROWS)
+
+
+@pytest.mark.fault("O27")
+@pytest.mark.parametrize(
+    ("text", "in_the_log"),
+    [
+        (
+            "it is in /checkpoints, and --resume continues from it",
+            "it is in /checkpoints, and a restart continues from it",
+        ),
+        ("end this run and --resume it, which trains on", "end this run and restart it, which trains on"),
+        ("out of service, then --resume; the newest", "out of service, then restart it; the newest"),
+    ],
+)
+def test_a_pod_is_not_told_of_an_option(text: str, in_the_log: str) -> None:
+    """Its trainer always resumes, and Kubernetes gives the options."""
+    assert in_the_log == in_a_pod(text)

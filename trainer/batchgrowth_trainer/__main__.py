@@ -125,13 +125,22 @@ def checked_plan(job: BatchGrowthJob, path: Path) -> Plan:
     return plan
 
 
+def in_a_pod(text: str) -> str:
+    """Return the text with a restart, after which the trainer of a pod always resumes, in place of `--resume`."""
+    return (
+        text.replace("then --resume;", "then restart it;")
+        .replace("--resume it", "restart it")
+        .replace("--resume", "a restart")
+    )
+
+
 def _exit_code() -> int:
     """Run the command and return its exit code."""
     print_plainly()
     try:
         app()
     except BatchGrowthError as error:
-        print(error, file=sys.stderr)  # noqa: T201
+        print(in_a_pod(str(error)), file=sys.stderr)  # noqa: T201
         return error.exit_code
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0

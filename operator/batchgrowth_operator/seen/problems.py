@@ -22,7 +22,15 @@ from batchgrowth_operator.seen.observed import (
     is_terminating,
 )
 from batchgrowth_operator.seen.outcome import truncated
-from batchgrowth_operator.seen.refusals import FOREIGN, Problem, left_over, refused_pod, refused_write, stuck_deletions
+from batchgrowth_operator.seen.refusals import (
+    FOREIGN,
+    Problem,
+    left_over,
+    less,
+    refused_pod,
+    refused_write,
+    stuck_deletions,
+)
 from batchgrowth_operator.seen.trainer_pods import is_cut_off
 
 DASK_OPERATOR_TIMEOUT_SECONDS = 20
@@ -58,7 +66,7 @@ FORBIDDEN = 403
 """Status of a refused request."""
 REMEDIES = {
     "ImagePullFailed": "Give an image that the nodes can pull: spec.image, spec.imagePullSecrets.",
-    "Unschedulable": "Add a node that fits, or request less: spec.workers.maximum, the template.",
+    "Unschedulable": "Add a node that fits, or request {less}.",
     "VolumePending": "`kubectl describe persistentvolumeclaims` says what provides it.",
 }
 
@@ -358,7 +366,7 @@ def _problem(reason: str, pod: str, text: str) -> Problem:
     else:
         if reason == "Unschedulable" and _UNBOUND.search(text):
             reason = "VolumePending"
-        remedy = REMEDIES.get(reason, "")
+        remedy = REMEDIES.get(reason, "").format(less=less(pod))
     end = "" if not remedy or message.endswith((".", "!")) else "."
     return Problem(reason, truncated(f"{message}{end} {remedy}".strip()))
 

@@ -175,20 +175,31 @@ def refused_pod(message: str, namespace: str) -> Problem:
     text = " ".join(message.split()).removeprefix("Error creating: ")
     named = _POD.search(text)
     pod = f"Pod {named['owner']}-…" if named else "A pod"
-    part = next((part for part in _SIZES if named and part in named["owner"]), "-workers")
-    sizes = _SIZES[part]
+    part = _part(named["owner"] if named else "")
     found = _explained(_POD.sub("", text), namespace, (*POD_CAUSES, *CAUSES), _REFUSES_PODS)
     reason, helps = found.reason, found.helps
     if reason == "ChildRefused":
         reason = "PodsRefused"
     if found.who == _LIMIT_RANGE:
-        helps = f"Change the LimitRange, or {sizes}: `kubectl describe limitrange --namespace {namespace}`."
+        helps = f"Change the LimitRange, or {_SIZES[part]}: `kubectl describe limitrange --namespace {namespace}`."
     if reason == "QuotaExceeded":
-        fewer = "fewer workers by spec.workers.maximum, or " if part == "-workers" else ""
-        helps = f"{helps} Or request {fewer}less by {sizes}."
+        helps = f"{helps} Or request {less(part)}."
     if _EXEMPT in helps:
         helps = f"Give pods what it demands by spec.pods. Or c{helps[1:]}"
     return Problem(reason, f"{pod} cannot be created, because {found.who}{found.quoted}. {helps}")
+
+
+def less(pod: str) -> str:
+    """Return the words for what a job requests less by, if a pod of that name is too much."""
+    part = _part(pod)
+    fewer = "fewer workers by spec.workers.maximum, or " if part == "-workers" else ""
+    return f"{fewer}less by {_SIZES[part]}"
+
+
+def _part(pod: str) -> str:
+    """Return the part of a pod's name that tells its role; a job's own name may have one too."""
+    last = max(_SIZES, key=pod.rfind)
+    return last if last in pod else "-workers"
 
 
 class _Explained(NamedTuple):

@@ -21,6 +21,7 @@ class Metric:
     """One metric: `name` without the suffixes that the exposition format adds; `unit` is a base unit or empty.
 
     `figures` names the figures of an exchange that it shows, each by the value of its label, "" without labels.
+    A metric that `begins_later` is absent before its first value, for which 0 could be taken.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Metric:
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
     figures: Mapping[str, str] = field(default_factory=dict)
+    begins_later: bool = False
 
 
 TRAINER = (
@@ -59,7 +61,7 @@ TRAINER = (
     Metric(
         "batchgrowth_checkpoint_last_success_timestamp_seconds", "gauge", "Time of the newest checkpoint.", "seconds"
     ),
-    Metric("batchgrowth_checkpoint_size_bytes", "gauge", "Size of the newest checkpoint.", "bytes"),
+    Metric("batchgrowth_checkpoint_size_bytes", "gauge", "Size of the newest checkpoint.", "bytes", begins_later=True),
     Metric(
         "batchgrowth_checks_total",
         "counter",
@@ -92,8 +94,8 @@ TRAINER = (
         labels=("quantity",),
     ),
     Metric("batchgrowth_last_progress_timestamp_seconds", "gauge", "Time of the last committed update.", "seconds"),
-    Metric("batchgrowth_learning_rate", "gauge", "Learning rate of the last update."),
-    Metric("batchgrowth_loss", "gauge", "Training loss of the last update, per example."),
+    Metric("batchgrowth_learning_rate", "gauge", "Learning rate of the last update.", begins_later=True),
+    Metric("batchgrowth_loss", "gauge", "Training loss of the last update, per example.", begins_later=True),
     Metric("batchgrowth_progress_ratio", "gauge", "Share of the plan's updates that are done, from 0 to 1.", "ratio"),
     Metric("batchgrowth_recoveries_total", "counter", "Updates repeated because a worker was lost."),
     Metric(

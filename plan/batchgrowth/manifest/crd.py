@@ -26,7 +26,7 @@ COLUMNS = (
     ("Epoch", "string", ".status.trainerStatus.epoch", "Epochs done."),
     ("Loss", "string", ".status.trainerStatus.loss", "Training loss of the last report."),
     ("Progress", "integer", ".status.trainerStatus.progressPercentage", "Percent of the updates done."),
-    ("ETA", "integer", ".status.trainerStatus.estimatedRemainingSeconds", "Seconds to the end."),
+    ("ETA(s)", "integer", ".status.trainerStatus.estimatedRemainingSeconds", "Seconds to the end."),
     ("Age", "date", ".metadata.creationTimestamp", "Time since the job was made."),
 )
 """What `kubectl get` prints of a job: name, type, path and description of each column."""

@@ -309,5 +309,5 @@ def test_scale_and_columns_point_at_fields_that_exist(schema: Schema) -> None:
         node = schema
         for name in path.removeprefix(".").split("."):
             node = node["properties"][name]
-    expected = ["STATUS", "BATCH", "WORKERS", "EPOCH", "LOSS", "PROGRESS", "ETA", "AGE"]
+    expected = ["STATUS", "BATCH", "WORKERS", "EPOCH", "LOSS", "PROGRESS", "ETA(S)", "AGE"]
     assert [column["name"].upper() for column in version["additionalPrinterColumns"]] == expected

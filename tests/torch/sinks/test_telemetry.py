@@ -61,12 +61,23 @@ def filled(job: Any) -> Telemetry:
 
 
 def test_the_registry_holds_the_table_and_nothing_else(small_job: Any) -> None:
-    families = {family.name: family for family in Telemetry(make_plan(small_job().spec)).registry.collect()}
+    families = {family.name: family for family in filled(small_job()).registry.collect()}
     assert {metric.name.removesuffix("_total"): metric.kind for metric in TRAINER} == {
         name: family.type for name, family in families.items()
     }
     for metric in TRAINER:
         assert metric.help == families[metric.name.removesuffix("_total")].documentation
+
+
+@pytest.mark.fault("O27")
+def test_what_is_not_known_yet_is_absent(small_job: Any) -> None:
+    """Rather than 0: a loss, a rate and a checkpoint of 0 bytes that nobody has seen."""
+    at_first = values(Telemetry(make_plan(small_job().spec)))
+    later = {metric.name for metric in TRAINER if metric.begins_later}
+
+    assert {"batchgrowth_loss", "batchgrowth_learning_rate", "batchgrowth_checkpoint_size_bytes"} == later
+    assert not later & at_first.keys()
+    assert later <= values(filled(small_job())).keys()
 
 
 def test_a_run_that_ends_early_is_complete(small_job: Any) -> None:

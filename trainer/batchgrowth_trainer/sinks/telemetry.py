@@ -31,7 +31,12 @@ class Telemetry:
         """Make the metrics; `epochs` were done before a resume, but counters begin at 0, as after any restart."""
         self.registry = registry or CollectorRegistry()
         self._plan = plan
-        self._metrics: dict[str, Any] = {metric.name: _collector(metric, self.registry) for metric in TRAINER}
+        self._metrics: dict[str, Any] = {}
+        self._absent: set[str] = set()
+        for metric in TRAINER:
+            self._metrics[metric.name] = _collector(metric, None if metric.begins_later else self.registry)
+            if metric.begins_later:
+                self._absent.add(metric.name)
         self._epoch = epochs
         # Each label has a value from the start, so that a query finds the series before its first event.
         self._show(ExchangeFigures(largest_staleness=0, mean_staleness=0.0))
@@ -47,8 +52,8 @@ class Telemetry:
                 self._epoch = event.epoch
                 metrics["batchgrowth_batch_size"].set(event.batch_size)
                 metrics["batchgrowth_epochs"].set(event.epoch)
-                metrics["batchgrowth_learning_rate"].set(event.learning_rate)
-                metrics["batchgrowth_loss"].set(event.loss)
+                self._set("batchgrowth_learning_rate", event.learning_rate)
+                self._set("batchgrowth_loss", event.loss)
                 metrics["batchgrowth_stage"].set(event.stage)
                 metrics["batchgrowth_progress_ratio"].set(event.update / plan.updates)
                 metrics["batchgrowth_workers"].labels("wanted").set(plan.stage_at(event.update - 1).workers)
@@ -83,10 +88,17 @@ class Telemetry:
                 metrics["batchgrowth_recoveries_total"].inc()
             case events.CheckpointSaved():
                 metrics["batchgrowth_checkpoint_duration_seconds"].observe(event.seconds)
-                metrics["batchgrowth_checkpoint_size_bytes"].set(event.size)
+                self._set("batchgrowth_checkpoint_size_bytes", event.size)
                 metrics["batchgrowth_checkpoint_last_success_timestamp_seconds"].set(time.time())
             case events.CheckpointFailed():
                 metrics["batchgrowth_checkpoint_failures_total"].inc()
+
+    def _set(self, name: str, value: float) -> None:
+        """Set a metric that begins with its first value."""
+        self._metrics[name].set(value)
+        if name in self._absent:
+            self.registry.register(self._metrics[name])
+            self._absent.remove(name)
 
     def _show(self, figures: ExchangeFigures) -> None:
         """Add or set each known figure in its metric, as the table of metrics assigns them."""
@@ -152,7 +164,7 @@ def _with_liveness(metrics: "WSGIApplication", trouble: Callable[[], str]) -> "W
     return answer
 
 
-def _collector(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
+def _collector(metric: Metric, registry: CollectorRegistry | None) -> Counter | Gauge | Histogram:
     if metric.kind == "histogram":
         return Histogram(metric.name, metric.help, metric.labels, buckets=metric.buckets, registry=registry)
     kind = Counter if metric.kind == "counter" else Gauge

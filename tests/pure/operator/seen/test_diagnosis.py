@@ -54,11 +54,16 @@ def waiting_world(make_world: MakeWorld) -> Any:
     return world
 
 
-@pytest.mark.fault("A16", "A22", "A24", "C05")
+@pytest.mark.fault("A16", "A22", "A24", "C05", "O27")
 @pytest.mark.parametrize(
     ("found", "reason", "words"),
     [
         (pod("w", **unschedulable("0/3 nodes: no GPU.")), "Unschedulable", "w: 0/3 nodes: no GPU. Add a node"),
+        (
+            pod("my-trainer-scheduler-7b8-x2f4z", "scheduler", **unschedulable("0/3 nodes.")),
+            "Unschedulable",
+            "Add a node that fits, or request less by the chart's jobs.schedulerResources.",
+        ),
         (
             pod("w", **unschedulable('0/3 nodes: persistentvolumeclaim "data" not found. not found')),
             "ReferenceMissing",
