@@ -16,7 +16,7 @@ DASHBOARD = json.loads((CHART / "dashboards" / "job.json").read_text())
 PANELS = DASHBOARD["panels"]
 EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
 JOB = "batchgrowth_dev_job"
-UNITS = {"percentunit", "none", "s", "ops", "Bps", "bytes"}
+UNITS = {"percentunit", "none", "s", "suffix: examples/s", "Bps", "bytes"}
 KINDS = {"stat", "gauge", "bargauge", "timeseries"}
 Use = tuple[str, frozenset[str]]
 

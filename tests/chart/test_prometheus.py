@@ -19,10 +19,11 @@ def relabelled(target: TARGET) -> TARGET | None:
     labels = dict(target)
     for rule in job["relabel_configs"]:
         text = rule.get("separator", ";").join(labels.get(label, "") for label in rule["source_labels"])
-        found = re.fullmatch(rule.get("regex", "(.*)"), text) is not None
+        found = re.fullmatch(rule.get("regex", "(.*)"), text)
         if rule["action"] == "replace":
-            labels[rule["target_label"]] = text
-        elif found is not (rule["action"] == "keep"):
+            if found is not None:
+                labels[rule["target_label"]] = found.expand(rule.get("replacement", "$1").replace("$", "\\"))
+        elif (found is not None) is not (rule["action"] == "keep"):
             return None
     return {label: value for label, value in labels.items() if not label.startswith("__meta")}
 
