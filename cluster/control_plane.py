@@ -9,7 +9,7 @@ from pathlib import Path
 from cluster.certificates import Authority
 from cluster.kubeconfig import write_kubeconfig
 from cluster.network import IPV4, Network
-from cluster.ports import LOOPBACK, Endpoint
+from cluster.ports import LOOPBACK, Endpoint, bracketed
 from cluster.processes import Argument
 
 MASTERS = "system:masters"
@@ -40,8 +40,7 @@ class ControlPlane:
     @property
     def url(self) -> str:
         """The API server's address for clients on this machine."""
-        host = f"[{self.address}]" if ":" in self.address else self.address
-        return f"https://{host}:{self.ports.apiserver}"
+        return f"https://{bracketed(self.address)}:{self.ports.apiserver}"
 
     def write(self) -> None:
         """Write the certificates and keys."""

@@ -41,11 +41,6 @@ class Network:
     forwarding: str
 
     @property
-    def host_url(self) -> str:
-        """The machine's address as URLs have it."""
-        return f"[{self.host}]" if ":" in self.host else self.host
-
-    @property
     def host_range(self) -> str:
         """The range that has the machine's address alone."""
         return f"{self.host}/{128 if ':' in self.host else 32}"

@@ -20,6 +20,11 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
+def bracketed(host: str) -> str:
+    """Return the host as URLs have it, an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """An HTTP server, with TLS if a context is given."""

@@ -14,6 +14,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
+from batchgrowth_trainer.worker.addresses import bracketed
+
 BUCKET, KEY, SECRET = "runs", "AKIAEXAMPLEEXAMPLE00", "a-very-secret-access-key"
 
 
@@ -31,8 +33,7 @@ class S3:
     @property
     def environment(self) -> dict[str, str]:
         """What the Secret of a job holds."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        endpoint = f"{self.scheme}://{host}:{self.port}"
+        endpoint = f"{self.scheme}://{bracketed(self.host)}:{self.port}"
         return {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_ENDPOINT_URL": endpoint}
 
     @property

@@ -314,7 +314,6 @@ def test_every_file_of_ci_is_tried() -> None:
     assert known == {path.stem.removesuffix("-values") for path in Path(CHART / "ci").iterdir()}
 
 
-@pytest.mark.fault("O05")
 @pytest.mark.fault("O28")
 def test_the_operator_answers_probes_on_its_pod_s_address(render: Render) -> None:
     """Which may be of IPv6; kopf listens on one family of addresses. The Dask operator has to be told the other one."""
@@ -328,6 +327,7 @@ def test_the_operator_answers_probes_on_its_pod_s_address(render: Render) -> Non
     assert "--liveness=http://[::]:8080/healthz" == arguments[-1], "the last one counts"
 
 
+@pytest.mark.fault("O05")
 def test_a_platform_may_choose_the_users(render: Render) -> None:
     objects = render("--set", "fixedUser=false")
     [deployment] = [each for each in of_kind(objects, "Deployment") if each["metadata"]["name"] == "batchgrowth"]

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 from batchgrowth.manifest.pod_limits import RESTRICTED_CONTAINER, RESTRICTED_POD
+from batchgrowth_trainer.worker.addresses import host_and_port
 from real_job import CONSTANT, Kubectl, RealJob, digits, new_namespace, said, until
 
 from cluster import images
 from cluster.local import LocalCluster
 from cluster.network import API_PORT
+from cluster.ports import bracketed
 
 SCHEDULER_PORT, METRICS_PORT, PORT = 8786, 9090, 7000
 PATIENCE_SECONDS = 3
@@ -80,7 +82,7 @@ class Pod:
         ready = ("wait", "pod", self._name, "--for=condition=Ready", "--timeout=120s")
         said(self._kubectl(*self._where, *ready))
         found = said(self._kubectl(*self._where, "get", "pod", self._name, "--output=jsonpath={.status.podIP}"))
-        return f"[{found}]" if ":" in found else found
+        return bracketed(found)
 
     def ports(self) -> list[int]:
         """The ports at which it listens for others."""
@@ -138,8 +140,8 @@ def test_connections_that_no_policy_admits(
     network = local.network
     kind = socket.AF_INET6 if ":" in network.host else socket.AF_INET
     with socket.create_server((network.host, 0), family=kind) as server, ThreadPoolExecutor() as threads:
-        outside = [*others, f"{network.host_url}:{server.getsockname()[1]}"]
-        api = f"{network.host_url}:{API_PORT}"
+        outside = [*others, f"{bracketed(network.host)}:{server.getsockname()[1]}"]
+        api = f"{bracketed(network.host)}:{API_PORT}"
         every = [*inside, metrics, *outside, api]
         asked = [threads.submit(pod.reaches, every) for pod in (*pods.values(), trainer, own["worker"][0])]
         stranger, neighbour, of_the_trainer, of_a_worker = (each.result() for each in asked)
@@ -152,9 +154,8 @@ def test_connections_that_no_policy_admits(
 
 def from_here(address: str) -> bool:
     """Whether this process can connect."""
-    host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), PATIENCE_SECONDS).close()
+        socket.create_connection(host_and_port(address), PATIENCE_SECONDS).close()
     except TimeoutError:
         return False
     return True

@@ -22,6 +22,7 @@ from real_job import SMALL, Kubectl, Object, RealJob, digits, new_namespace, sai
 from cluster.local import LocalCluster
 from cluster.network import BY_FAMILY, Network
 from cluster.node import NODE
+from cluster.ports import bracketed
 
 pytestmark = [pytest.mark.alone, pytest.mark.long]
 
@@ -142,7 +143,7 @@ def obstacles(kubectl: Kubectl, namespace: str, local: LocalCluster) -> Iterator
         port = ends.enter_context(webhook(context, local.network.host))
         made = [
             *_of_the_namespace(namespace, store, pem.decode(), local.network),
-            _mutation(namespace, here, f"https://{local.network.host_url}:{port}/", pem),
+            _mutation(namespace, here, f"https://{bracketed(local.network.host)}:{port}/", pem),
             *_policy(namespace, here),
             {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "ours"}, "value": 10},
         ]

@@ -34,6 +34,7 @@ from batchgrowth.position import Position
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.record.storage import replace_file
 from batchgrowth_trainer.sinks import events
+from batchgrowth_trainer.worker.addresses import bracketed
 
 # Where progress reports go, a file or the one ConfigMap that a trainer's pod may patch, and how starts are numbered.
 # A start has the number after that of the newest report there, so no clock is asked: a trainer on a node whose clock
@@ -81,8 +82,7 @@ def to_config_map(
     """
     host = environment["KUBERNETES_SERVICE_HOST"]
     port = environment["KUBERNETES_SERVICE_PORT"]
-    host = f"[{host}]" if ":" in host else host
-    url = f"https://{host}:{port}/api/v1/namespaces/{namespace}/configmaps/{name}"
+    url = f"https://{bracketed(host)}:{port}/api/v1/namespaces/{namespace}/configmaps/{name}"
     context = ssl.create_default_context(cafile=str(account / "ca.crt"))
     # A proxy in the environment is for what is outside of the cluster.
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.sinks import events
+from batchgrowth_trainer.worker.addresses import bracketed
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
@@ -31,12 +32,10 @@ class Telemetry:
         """Make the metrics; `epochs` were done before a resume, but counters begin at 0, as after any restart."""
         self.registry = registry or CollectorRegistry()
         self._plan = plan
-        self._metrics: dict[str, Any] = {}
-        self._absent: set[str] = set()
-        for metric in TRAINER:
-            self._metrics[metric.name] = _collector(metric, None if metric.begins_later else self.registry)
-            if metric.begins_later:
-                self._absent.add(metric.name)
+        self._metrics: dict[str, Any] = {
+            metric.name: _collector(metric, None if metric.begins_later else self.registry) for metric in TRAINER
+        }
+        self._absent = {metric.name for metric in TRAINER if metric.begins_later}
         self._epoch = epochs
         # Each label has a value from the start, so that a query finds the series before its first event.
         self._show(ExchangeFigures(largest_staleness=0, mean_staleness=0.0))
@@ -138,7 +137,7 @@ class Endpoint:
             ) from error
         self._server.set_app(_with_liveness(self._server.get_app(), trouble))  # type: ignore[arg-type]
         self._address = host, self._server.server_port
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self._server.server_port}/metrics"
+        self.url = f"http://{bracketed(host)}:{self._server.server_port}/metrics"
 
     def close(self) -> None:
         """Stop serving. This connects once, since the server notices the stop only at a connection or every half

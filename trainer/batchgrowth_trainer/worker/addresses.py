@@ -9,7 +9,7 @@ from typing import Any
 CONNECT_SECONDS = 2.0
 RETRY_SECONDS = 0.1
 ANY_PORT = 80
-"""A port of which nothing is sent to: it only completes an address."""
+"""A port to which nothing is sent: it only completes an address."""
 
 log = logging.getLogger(f"distributed.{__name__}")  # below Dask's, the only logger that a scheduler shows
 
