@@ -16,6 +16,8 @@ CLIENT = "kubernetes_asyncio"
 """A client library that kopf need not load."""
 POLL_SECONDS = 0.1
 """Time between two looks at what kopf does not notify of."""
+FIRST_LIST_SECONDS = 20.0
+"""Time that the first list of a watch of one namespace may take before the other namespaces no longer wait for it."""
 NOT_OF_A_NAMESPACE = (401, 404)
 """Statuses of a watch after which kopf must log in or ask again which kinds are served."""
 REDISCOVERY_SECONDS = (0.5, 2, 8)
@@ -156,7 +158,7 @@ async def _watch(**given: Any) -> AsyncIterator[Any]:
 
     A watch of one namespace that the API server refuses backs off alone, whereas kopf would end all watches: the
     namespace may be gone, and its rights with it. It counts as listed meanwhile, so that the other namespaces need not
-    wait for it; `Watches.is_blind` keeps its jobs from being decided on.
+    wait for it; `Watches.is_blind` keeps its jobs from being decided on. So does a watch whose first list takes long.
     """
     watches = _watches.get() or new_watches()
     namespace = given.get("namespace")
@@ -165,7 +167,20 @@ async def _watch(**given: Any) -> AsyncIterator[Any]:
     failures = 0
     while True:
         try:
-            async for event in _watch_until_paused(**given | {"operator_paused": None}):
+            events = _watch_until_paused(**given | {"operator_paused": None})
+            if namespace is not None and not is_listed:
+                events = _with_patience(events, FIRST_LIST_SECONDS)
+            async for event in events:
+                if event is None:
+                    failures += 1
+                    is_listed = True
+                    watches.breaks(str(namespace), resource)
+                    text = (
+                        "the watch of %s in the namespace %s: the API server has sent no list in %g s; it still waits"
+                    )
+                    log.error(text, resource, namespace, FIRST_LIST_SECONDS)
+                    yield watching.Bookmark.LISTED
+                    continue
                 if event is watching.Bookmark.LISTED:
                     if is_listed and not failures:
                         log.warning("the watch of %s broke; it resumes after a new list", given["resource"])
@@ -186,6 +201,24 @@ async def _watch(**given: Any) -> AsyncIterator[Any]:
             is_listed = True
             yield watching.Bookmark.LISTED
         await asyncio.sleep(seconds)
+
+
+async def _with_patience(events: AsyncIterator[Any], seconds: float) -> AsyncIterator[Any]:
+    """Yield the events, and None before them if the first one takes longer than so many seconds."""
+    first = asyncio.ensure_future(anext(events, None))
+    try:
+        arrived, _ = await asyncio.wait({first}, timeout=seconds)
+        if not arrived:
+            yield None
+        event = await first
+    finally:
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+    if event is None:
+        return
+    yield event
+    async for event in events:
+        yield event
 
 
 async def _observe(**given: Any) -> None:

@@ -371,6 +371,74 @@ def test_a_refused_watch_of_one_namespace_stops_no_other(
     assert metrics.registry.get_sample_value("batchgrowth_operator_watch_broken", labels) is None
 
 
+def test_a_namespace_without_an_answer_keeps_no_other_waiting(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It counts as listed after a while, its jobs are not decided on, and it resumes when its list comes."""
+
+    async def scene() -> None:
+        answer = asyncio.Event()
+
+        async def stream(**_: Any) -> AsyncIterator[Any]:
+            await answer.wait()
+            yield {"type": None, "object": "slow"}
+            yield watching.Bookmark.LISTED
+
+        monkeypatch.setattr(watching, "infinite_watch", stream)
+        kopf_patches = _reload(monkeypatch)
+        monkeypatch.setattr(kopf_patches, "FIRST_LIST_SECONDS", 0.01)
+        watches = kopf_patches.new_watches()
+        events = watching.infinite_watch(resource=PODS, namespace="slow")
+        assert await anext(events) is watching.Bookmark.LISTED
+        assert watches.is_blind("slow")
+        answer.set()
+        assert (await anext(events))["object"] == "slow"
+        assert watches.is_blind("slow")  # until all of the list has come
+        assert await anext(events) is watching.Bookmark.LISTED
+        assert not watches.is_blind("slow")
+
+    asyncio.run(scene())
+    assert caplog.messages == [
+        "the watch of pods in the namespace slow: the API server has sent no list in 0.01 s; it still waits"
+    ]
+
+
+def test_a_watch_without_an_answer_ends_when_it_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is left behind, before and after it counts as listed."""
+    open_streams: list[str] = []
+
+    async def stream(**_: Any) -> AsyncIterator[Any]:
+        open_streams.append("open")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            open_streams.pop()
+        yield
+
+    async def scene(seconds: float) -> None:
+        monkeypatch.setattr(watching, "infinite_watch", stream)
+        kopf_patches = _reload(monkeypatch)
+        monkeypatch.setattr(kopf_patches, "FIRST_LIST_SECONDS", seconds)
+        kopf_patches.new_watches()
+        arrived: list[Any] = []
+
+        async def watched() -> None:
+            async for event in watching.infinite_watch(resource=PODS, namespace="slow"):
+                arrived.append(event)  # noqa: PERF401  (it never ends)
+
+        task = asyncio.create_task(watched())
+        await asyncio.sleep(0.1)
+        assert open_streams == ["open"]
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not open_streams
+        assert arrived == ([watching.Bookmark.LISTED] if seconds < 0.1 else [])
+
+    asyncio.run(scene(0.01))
+    asyncio.run(scene(60))
+
+
 @pytest.mark.parametrize(("namespace", "status"), [(None, 403), ("default", 404)])
 def test_a_refused_watch_that_concerns_all_namespaces(
     monkeypatch: pytest.MonkeyPatch, namespace: str | None, status: int
