@@ -155,7 +155,7 @@ def training(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
         if unreachable:
             return _unreachable(s, unreachable)
         # A Job counts failures alone.
-        if status.get("failed", 0) or num_retries(s.seen) or is_between_pods(s.seen):
+        if status.get("failed", 0) or num_retries(s.seen, s.retries) or is_between_pods(s.seen):
             restart = STARTS_OVER
             if s.storage.is_kept:
                 restart = "The trainer restarts from its last checkpoint"

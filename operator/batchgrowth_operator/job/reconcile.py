@@ -243,6 +243,6 @@ def _waits_too_long(s: Situation) -> bool:
         return False
     if s.previous.trainer_status is None and not num_refused(s.seen):
         return False
-    if num_retries(s.seen) > s.retries.before or trainer_problem(s.seen, s.clock) is not None:
+    if num_retries(s.seen, s.retries) > s.retries.before or trainer_problem(s.seen, s.clock) is not None:
         return False
     return s.clock.passed(job["metadata"].get("creationTimestamp"), SHORTEST_LIFE_SECONDS)

@@ -76,7 +76,7 @@ def job_outcome(
         why = f"{stop.metric} got no better, and stopEarly.patience is {stop.patience:,}"
         return Outcome(True, "StoppedEarly", f"Training ended after epoch {plan.epochs:,} of {spec.epochs:,}: {why}.")
 
-    fruitless = num_retries(seen) - retries.before
+    fruitless = num_retries(seen, retries) - retries.before
     if fruitless >= MOST_FRUITLESS_RETRIES:
         without = f"The trainer ended {fruitless} times without getting past update {retries.update:,}"
         return Outcome(False, "RetriesFruitless", truncated(f"{without}; last: {last_exit(seen)}"))
@@ -160,15 +160,17 @@ def _number_in(annotations: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def num_retries(seen: Observed) -> int:
-    """Return the number of trainer pods that ended with exit code 75, which Kubernetes keeps; evicted pods do not
-    count.
+def num_retries(seen: Observed, known: RetriesStatus | None) -> int:
+    """Return the number of trainer pods that ended with exit code 75; evicted pods do not count.
+
+    Kubernetes keeps them, but for those that another container outlived, which `known` names.
     """
-    retries = 0
-    for pod in seen.pods_of(TRAINER):
+    kept = {pod["metadata"]["name"]: pod for pod in seen.pods_of(TRAINER)}
+    retries = sum(name not in kept for name in (known or RetriesStatus()).outlived)
+    for pod in kept.values():
         if was_removed(pod):
             continue
-        retries += sum(ending["exitCode"] == ClusterError.exit_code for ending in endings_of(pod))
+        retries += sum(_is_retried(ending) for ending in endings_of(pod))
     return retries
 
 
@@ -179,10 +181,22 @@ def next_retries(seen: Observed, known: RetriesStatus | None, update: int) -> Re
     MOST_FRUITLESS_RETRIES times. The number of ended pods is the count, so it survives the operator and needs no clock.
     """
     previous = known or RetriesStatus()
-    ended = num_retries(seen)
+    outlived = [
+        pod["metadata"]["name"]
+        for pod in seen.pods_of(TRAINER)
+        if (pod.get("status") or {}).get("phase") == "Running"
+        and any(_is_retried(ending) for ending in endings_of(pod))
+    ]
     if update > previous.update:
-        return RetriesStatus(update=update, before=ended)
-    return RetriesStatus(update=previous.update, before=min(previous.before, ended))  # a deleted Job's pods are gone
+        return RetriesStatus(update=update, before=num_retries(seen, None), outlived=tuple(outlived))
+    outlived = list(dict.fromkeys([*previous.outlived, *outlived]))
+    current = RetriesStatus(update=previous.update, before=previous.before, outlived=tuple(outlived))
+    ended = num_retries(seen, current)  # a deleted Job's pods are gone
+    return current.model_copy(update={"before": min(previous.before, ended)})
+
+
+def _is_retried(ending: Mapping[str, Any]) -> bool:
+    return bool(ending["exitCode"] == ClusterError.exit_code)
 
 
 def last_exit(seen: Observed) -> str:

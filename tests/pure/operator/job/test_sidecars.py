@@ -1,11 +1,13 @@
 """The trainer's pod ends with the trainer and with its exit code, whatever other containers do in it."""
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
 from batchgrowth import names
 from batchgrowth.errors import ClusterError, DataError
 from batchgrowth_operator.seen.clock import timestamp
+from batchgrowth_operator.seen.outcome import MOST_FRUITLESS_RETRIES
 from batchgrowth_operator.seen.trainer_pods import OUTLIVED_AFTER_SECONDS
 
 pytestmark = pytest.mark.fault("O29")
@@ -113,6 +115,33 @@ def test_a_failure_that_a_restart_may_mend_restarts_the_trainer(world: Any, code
 
     assert not is_suspended(world)
     assert world.cluster is not None
+
+
+def test_fruitless_retries_are_counted_though_their_pods_were_deleted(world: Any) -> None:
+    """Kubernetes keeps a pod that ended by itself; one that a proxy keeps is deleted, and the status remembers it."""
+    pod = world.pods[0]
+
+    def trainer_is_retried(times: int, begins: int) -> None:
+        for number in range(begins, begins + times):
+            world.pods = [deepcopy(pod)]
+            world.pods[0]["metadata"]["name"] = f"digits-trainer-{number}"
+            trainer_ends(world, ClusterError.exit_code, "no scheduler").wait(OUTLIVED_AFTER_SECONDS).settle()
+            if world.condition("Succeeded")[0] == "Unknown":
+                pod_goes(world)
+
+    trainer_is_retried(MOST_FRUITLESS_RETRIES - 1, 0)
+    assert world.condition("Succeeded") == ("Unknown", "InProgress")
+    world.report(60, start=9).settle()  # the count begins again
+    trainer_is_retried(MOST_FRUITLESS_RETRIES - 1, 20)
+    assert world.condition("Succeeded") == ("Unknown", "InProgress")
+    assert len(world.status["retries"]["outlived"]) == MOST_FRUITLESS_RETRIES - 1
+    trainer_is_retried(1, 40)
+    assert world.condition("Succeeded") == ("False", "RetriesFruitless")
+    [failed] = [one for one in world.status["conditions"] if one["type"] == "Succeeded"]
+    assert failed["message"] == (
+        "The trainer ended 10 times without getting past update 60; last: exit code 75: no scheduler"
+    )
+    assert is_suspended(world)
 
 
 @pytest.mark.parametrize("ends", ["before", "after"])
