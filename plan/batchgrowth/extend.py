@@ -1,7 +1,8 @@
 """For extensions: the parts of a registry's entry, ours or a third party's, and exact arithmetic for their numbers.
 
-Entries are loaded while the manifest's models are built, so the module of an entry imports nothing else of this
-package at its top.
+registry.py finds the entries: ours in choices/, a third party's by the entry points of its distribution
+(docs/extending.md). Entries are loaded while the manifest's models are built, so the module of an entry imports nothing
+else of this package at its top.
 """
 
 from collections.abc import Callable
@@ -180,7 +181,7 @@ Promise = Literal["Exact", "Repeatable", "Nondeterministic"]
 class ExchangeEntry(Entry):
     """An exchange. `implementation` names its driver: a function (run, join) -> Trained. `run` is a
     batchgrowth_trainer.drivers.run.RunState, and `join` a batchgrowth_trainer.drivers.scaling.Join, which connects to
-    the workers.
+    the workers. The trainer loads it in training.py, and `strategy` in exchange/strategy.py.
 
     `strategy` names the strategy of the members, for the driver that all exchanges between workers share: a function
     (setting) -> batchgrowth_trainer.exchange.strategy.Strategy. It says what they do in a round, from one point at

@@ -1,4 +1,7 @@
-"""Spot checks while training: after which updates a shard is computed twice, and who is wrong if the answers differ."""
+"""Spot checks while training: after which updates a shard is computed twice, and who is wrong if the answers differ.
+
+The trainer's exchange/spot_check.py computes and compares the answers, and its drivers replace the workers.
+"""
 
 from collections import Counter
 from collections.abc import Hashable, Sequence

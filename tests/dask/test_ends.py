@@ -65,7 +65,7 @@ def test_all_end_at_once(pods: Any, digits_job: Any) -> None:
 def test_a_process_ends_even_if_a_thread_hangs() -> None:
     """Also if its last output cannot be written."""
     code = (
-        "import asyncio, os, sys; from batchgrowth_trainer.worker.leave import end_within\n"
+        "import asyncio, os, sys; from batchgrowth_trainer.worker.exits import end_within\n"
         "print('x' * 100_000, flush=False); sys.stdout.flush = lambda: asyncio.run(asyncio.Event().wait())\n"
         "end_within(0.2, 7); asyncio.run(asyncio.Event().wait())"
     )

@@ -22,7 +22,7 @@ from batchgrowth.spec.pods import SOURCE_FOLDER
 from batchgrowth.streams import print_plainly
 from rich.console import Console
 
-from batchgrowth_trainer.worker.leave import end_within
+from batchgrowth_trainer.worker.exits import end_within
 from batchgrowth_trainer.worker.streams import lasting_output
 
 # A pod's address, which may be of IPv6 alone, is not known before it runs; a NetworkPolicy guards the port.
@@ -66,9 +66,10 @@ def main(
     same_plan = checked_plan(manifest, plan)
 
     from batchgrowth_trainer.record.output import make_folder
+    from batchgrowth_trainer.sinks.delivery import numbered, repeat, to_config_map, to_file
     from batchgrowth_trainer.sinks.display import make_display
     from batchgrowth_trainer.sinks.events import Note, Sinks, Stopped
-    from batchgrowth_trainer.sinks.report import Reporter, numbered, repeat, to_config_map, to_file
+    from batchgrowth_trainer.sinks.report import Reporter
     from batchgrowth_trainer.training import interrupts
     from batchgrowth_trainer.worker.logs import set_up_logs
     from batchgrowth_trainer.workers.takeover import Fence

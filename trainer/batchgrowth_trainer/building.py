@@ -29,8 +29,8 @@ from batchgrowth_trainer.replica.flat import modules_of
 from batchgrowth_trainer.replica.judgement import check_metrics
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.seeds import draw_seed, untouched_randomness
+from batchgrowth_trainer.replica.state_dict import exported, load_exported
 from batchgrowth_trainer.replica.trial import try_out
-from batchgrowth_trainer.replica.weights import exported, load_exported
 from batchgrowth_trainer.user_code import begin_job, load_workload
 from batchgrowth_trainer.user_errors import reported_as_workload_error
 from batchgrowth_trainer.workload import Workload

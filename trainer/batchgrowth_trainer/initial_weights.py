@@ -15,7 +15,7 @@ from torch import Tensor
 from batchgrowth_trainer.record.output import WEIGHTS_FILE
 from batchgrowth_trainer.record.snapshot import weights_sha256
 from batchgrowth_trainer.replica.shared_memory import Modules
-from batchgrowth_trainer.replica.weights import exported, load_exported
+from batchgrowth_trainer.replica.state_dict import exported, load_exported
 
 _OF_TORCH = (".pt", ".pth", ".bin")
 

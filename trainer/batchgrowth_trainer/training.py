@@ -211,7 +211,7 @@ def _trained(run: RunState, join: Join, *, patient: bool) -> Trained:
     Training goes on from the newest checkpoint after the loss of the scheduler, if `patient`, and from one that a check
     covers after the finding that a worker computes wrongly.
     """
-    # The `train` of a module in drivers/, which the entry in choices/exchanges.py names.
+    # The `train` of a module in drivers/, which the exchange's entry in the registry names, ours or a distribution's.
     train_with: Callable[[RunState, Join], Trained] = run.spec.exchange.entry.load()
     while True:
         try:

@@ -7,7 +7,7 @@ without a handler.
 import gc
 import os
 
-from batchgrowth_trainer.worker.leave import exit_when_asked
+from batchgrowth_trainer.worker.exits import exit_when_asked
 
 exit_when_asked()
 
@@ -27,7 +27,7 @@ gc.freeze()  # as in worker/preloaded.py
 
 async def dask_setup(worker: Worker) -> None:
     """Prepare the worker, which Dask has not registered yet."""
-    LEAVE.on_sigterm(worker)
+    LEAVE.install(worker)
     await certificates.dask_setup(worker)
     await until_it_listens(worker.scheduler.address)
 

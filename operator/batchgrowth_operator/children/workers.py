@@ -35,7 +35,7 @@ from batchgrowth_operator.seen.problems import replica_failure
 from batchgrowth_operator.seen.situation import Situation
 
 GRACE_SECONDS = 60
-"""Time for a worker to finish its update after SIGTERM."""
+"""Time for a worker to finish its update after SIGTERM; more than the three times in the trainer's worker/leave.py."""
 NUDGE_SECONDS = 30
 """Time between two nudges, which come at multiples of it."""
 

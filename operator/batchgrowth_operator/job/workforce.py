@@ -98,7 +98,7 @@ def workforce(s: Situation) -> Workforce:
         if stage.workers > requested:
             s.clock.wake_in(stage.due_seconds - window)
     if requested > desired and s.quantity:
-        s.clock.passed(requested_time, lead_time.release_after(lead_seconds, bound))
+        s.clock.wake_when_passed(requested_time, lead_time.release_after(lead_seconds, bound))
 
     template = worker_template(s)
     faults = pod_faults(s.spec, template, s.defaults.pods)

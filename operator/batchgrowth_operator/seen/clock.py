@@ -14,8 +14,9 @@ class Clock:
     """The time of one pass. It answers whether a time has passed, and notes when each answer will change.
 
     So a rule that depends on time asks the clock, and the next pass comes when the answer changes: no rule has to say
-    a second time when it is due. job/reconcile.py returns the due time with the writes, and loop/queue.py wakes the
-    job then.
+    a second time when it is due; outcome.py, for one, asks whether spec.activeDeadlineSeconds has passed. Then
+    job/reconcile.py returns the due time with the writes, loop/one_pass.py bounds it by the resync, and loop/queue.py
+    wakes the job.
     """
 
     now: datetime
@@ -44,6 +45,10 @@ class Clock:
             return False
         self.wake_in(seconds - age_seconds)
         return True
+
+    def wake_when_passed(self, since: str | None, seconds: float) -> None:
+        """Note that a decision may change when this many seconds have passed since the timestamp."""
+        self.passed(since, seconds)
 
     def wake_in(self, seconds: float) -> None:
         """Note that a decision may change after this many seconds; ignore times in the past."""

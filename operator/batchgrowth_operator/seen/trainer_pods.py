@@ -4,7 +4,8 @@ Kubernetes marks a running pod of a lost node as not ready, deletes it minutes l
 node is back or gone; until then its Job makes no other pod. Only pods are read, because nodes are not namespaced.
 
 Kubernetes ends a pod with the last of its containers, native sidecars aside. Another container, as a mesh injects it,
-may never end, and its Job then neither ends nor makes another pod.
+may never end, and its Job then neither ends nor makes another pod. outcome.py reads from such a pod how the trainer
+ended, and job/reconcile.py (`_wanted`) suspends the Job, which makes Kubernetes delete the pod.
 """
 
 from batchgrowth_operator.seen.clock import Clock, seconds_since, seconds_until

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from batchgrowth.errors import Fault, SpecError
-from batchgrowth.manifest.spellings import ManifestLoader, value_of
+from batchgrowth.manifest.scalars import ManifestLoader, value_of
 
 LARGEST_BYTES = 1_048_576
 MOST_VALUES = 20_000

@@ -12,7 +12,7 @@ from batchgrowth.manifest.choosing import Say, choices_in, leaves, nobody, repla
 from batchgrowth.manifest.documents import Document, KeyPath, dotted
 from batchgrowth.manifest.job_schema import job_schema, schema_at
 from batchgrowth.manifest.remedies import faults_of, validated
-from batchgrowth.manifest.spellings import decimal_text, plain_value, whole_if_it_is
+from batchgrowth.manifest.scalars import decimal_text, plain_value, whole_if_it_is
 from batchgrowth.schema import DECIMAL, Schema
 from batchgrowth.spec import API_VERSION, KIND, BatchGrowthJob
 

@@ -23,7 +23,7 @@ from batchgrowth.manifest.documents import LARGEST_BYTES, Document, KeyPath, bui
 from batchgrowth.manifest.files import open_given
 from batchgrowth.manifest.job_schema import schema_at
 from batchgrowth.manifest.remedies import faults_of, validated
-from batchgrowth.manifest.spellings import ManifestLoader
+from batchgrowth.manifest.scalars import ManifestLoader
 from batchgrowth.spec import MATHEMATICS, BatchGrowthJob
 
 VERSION = version("batchgrowth")

@@ -14,8 +14,8 @@ from pydantic.alias_generators import to_camel
 
 from batchgrowth.errors import Fault, redacted
 from batchgrowth.manifest.documents import Document, KeyPath, dotted, printable
+from batchgrowth.manifest.guesses import LIKE_A_CHOICE, choice_with_example, close_name, flow, meant
 from batchgrowth.manifest.job_schema import job_schema, schema_at, without_nulls
-from batchgrowth.manifest.meant import LIKE_A_CHOICE, choice_with_example, close_name, flow, meant
 from batchgrowth.schema import DECIMAL, ENTRYPOINT, RULES_BROKEN, WORDS, Schema
 from batchgrowth.spec import BatchGrowthJob
 
@@ -48,7 +48,7 @@ def faults_of(error: ValidationError, document: Document) -> Iterator[Fault]:
         elif found["type"] == "missing":
             yield Fault(dotted(path), "missing", "give " + trials.wanted(path))
         elif found["type"] == "extra_forbidden":
-            yield Fault(dotted(path), "no such field", _near(path, document))
+            yield Fault(dotted(path), "no such field", _remedy_of_unknown_field(path, document))
         else:
             given = _given(path, found["input"], document)
             yield Fault(dotted(path) or "manifest", given, _remedy(path, found["input"], document, trials))
@@ -171,7 +171,7 @@ def _by_example(path: KeyPath, value: str, node: Schema) -> Iterator[dict[str, A
             yield block
 
 
-def _near(path: KeyPath, document: Document) -> str:
+def _remedy_of_unknown_field(path: KeyPath, document: Document) -> str:
     """Return the remedy for an unknown field: the name that was probably meant, or all that there are."""
     *parents, last = path
     name = str(last)

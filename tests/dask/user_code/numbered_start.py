@@ -6,7 +6,8 @@ from pathlib import Path
 from batchgrowth.errors import BatchGrowthError
 from batchgrowth.manifest.reading import load_stored
 from batchgrowth_trainer.drivers.scaling import shards_of
-from batchgrowth_trainer.sinks.report import Reporter, to_file
+from batchgrowth_trainer.sinks.delivery import to_file
+from batchgrowth_trainer.sinks.report import Reporter
 from batchgrowth_trainer.training import Options, train
 from batchgrowth_trainer.workers.takeover import Fence
 

@@ -12,10 +12,10 @@ from batchgrowth.cli import check_pods
 from batchgrowth.errors import PlanError, SpecError
 from batchgrowth.manifest.crd import openapi_schema
 from batchgrowth.manifest.documents import read_document
-from batchgrowth.manifest.meant import meant
+from batchgrowth.manifest.guesses import meant
 from batchgrowth.manifest.pod_limits import PodSecurity
 from batchgrowth.manifest.reading import read_manifest
-from batchgrowth.manifest.spellings import ManifestLoader
+from batchgrowth.manifest.scalars import ManifestLoader
 from batchgrowth.plan import make_plan
 from batchgrowth.schema import WORDS
 from language import written

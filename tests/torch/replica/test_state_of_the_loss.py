@@ -11,7 +11,7 @@ from batchgrowth.errors import WorkloadError
 from batchgrowth_trainer.building import trained_model, trained_replica
 from batchgrowth_trainer.record.snapshot import MISSED, Snapshot
 from batchgrowth_trainer.replica.data import to_device
-from batchgrowth_trainer.replica.weights import exported, load_exported
+from batchgrowth_trainer.replica.state_dict import exported, load_exported
 from batchgrowth_trainer.training import Options, train
 from batchgrowth_trainer.user_code import check_workload
 from safetensors.torch import load_file

@@ -18,13 +18,14 @@ from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.contract.progress import LONGEST_CAUSE, LONGEST_PERIOD_SECONDS, MOST_DIFFERING, Progress, WentBack
 from batchgrowth.errors import CheckpointError, PlanError
 from batchgrowth.names import LAST_START
-from batchgrowth.next_look import Forecast
+from batchgrowth.next_batch import NextBatch
 from batchgrowth.plan import BatchDecision, make_plan
 from batchgrowth.position import Position
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.__main__ import checked_plan
 from batchgrowth_trainer.record.history import GrowthRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.sinks import report as sinks_report
+from batchgrowth_trainer.sinks.delivery import repeat, to_config_map, to_file
 from batchgrowth_trainer.sinks.events import (
     ArithmeticDiffers,
     Looked,
@@ -34,7 +35,7 @@ from batchgrowth_trainer.sinks.events import (
     Waiting,
     WorkersReady,
 )
-from batchgrowth_trainer.sinks.report import Reporter, repeat, to_config_map, to_file
+from batchgrowth_trainer.sinks.report import Reporter
 from batchgrowth_trainer.training import Options, train
 
 MakeJob = Callable[..., BatchGrowthJob]
@@ -103,7 +104,7 @@ def test_a_forecast_is_reported_until_its_look(small_job: MakeJob) -> None:
     """With the seconds until then at the current pace."""
     plan, forecast = (
         make_plan(small_job("batch.growth={type: LossRatio}").spec),
-        Forecast(update=24, batch_size=32, workers=2),
+        NextBatch(update=24, batch_size=32, workers=2),
     )
     looked = Looked(GrowthRow(12, 1.0, 2.0, 16, 16), "loss ratio", 8, plan, (), forecast)
     for last, due_seconds in ((12, 6.0), (14, 5.0), (24, None)):

@@ -320,7 +320,7 @@ class GenerationsDriver:
         wrong = [members[rank] for rank in finding.wrong]
         others = f"{len(members) - len(wrong)} others"
         if not wrong:
-            wrong = self._judged(generation, finding)
+            wrong = self._found_by_one_more(generation, finding)
             others = "the worker that judged"
             if len(wrong) == len(members):
                 others = "each other"
@@ -347,7 +347,7 @@ class GenerationsDriver:
         where = f" on {prepared.host}" if prepared is not None and prepared.host != prepared.name else ""
         return f"worker {prepared.name if prepared is not None else address}{where}"
 
-    def _judged(self, generation: Generation, finding: Finding) -> list[str]:
+    def _found_by_one_more(self, generation: Generation, finding: Finding) -> list[str]:
         """Return the members that are wrong, after one more worker has computed the shard.
 
         That is a worker outside the group, or else the replacement of the last member. All members count as wrong if

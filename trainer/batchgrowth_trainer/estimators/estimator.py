@@ -31,8 +31,9 @@ from batchgrowth_trainer.estimators.examples import (
     encoded,
     labels_in,
 )
-from batchgrowth_trainer.estimators.parameters import NestedParameters, job_with
-from batchgrowth_trainer.estimators.recipe import Recipe, accuracy, check_loss, check_module
+from batchgrowth_trainer.estimators.job import job_with
+from batchgrowth_trainer.estimators.parameters import NestedParameters
+from batchgrowth_trainer.estimators.workload import Recipe, accuracy, check_loss, check_module
 from batchgrowth_trainer.record.checkpoint import Saved
 from batchgrowth_trainer.record.functions import entrypoint_of
 from batchgrowth_trainer.replica.data import fetch, to_device

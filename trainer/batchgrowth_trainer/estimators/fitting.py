@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from batchgrowth_trainer import training
 from batchgrowth_trainer.api import InPython, process_as_it_was, reported_in_python, shell
 from batchgrowth_trainer.building import model_seed
-from batchgrowth_trainer.estimators.recipe import Recipe
+from batchgrowth_trainer.estimators.workload import Recipe
 from batchgrowth_trainer.record.checkpoint import CheckpointStore, Saved, newest_whole
 from batchgrowth_trainer.record.decided import course_of
 from batchgrowth_trainer.record.functions import is_importable, lent, pickled
@@ -32,7 +32,7 @@ from batchgrowth_trainer.record.snapshot import Snapshot
 from batchgrowth_trainer.record.storage import CHECKPOINTS
 from batchgrowth_trainer.replica.flat import modules_of
 from batchgrowth_trainer.replica.seeds import seed_generators, untouched_randomness
-from batchgrowth_trainer.replica.weights import load_exported
+from batchgrowth_trainer.replica.state_dict import load_exported
 from batchgrowth_trainer.sinks.display import NotebookDisplay, make_display
 from batchgrowth_trainer.sinks.events import Event, Note, Sink, Sinks
 from batchgrowth_trainer.training import stoppable

@@ -2,8 +2,10 @@
 
 The answers of workers whose arithmetic is the same must be equal, bit for bit. So a difference shows a worker that
 computes wrongly (silent data corruption), or code that depends on something else than its inputs and its seed; see
-batchgrowth/spot_checks.py for the judgement. The members compare their states as well, which shows a wrong step of
-the optimizer. The shards of an update are computed as ever, so no bit of the weights depends on a check.
+batchgrowth/spot_checks.py for the judgement. drivers/generations.py (`_undo`) then replaces the workers that are wrong,
+and training goes back; GatherScatter and SingleProcess check in their own drivers. The members compare their states as
+well, which shows a wrong step of the optimizer. The shards of an update are computed as ever, so no bit of the weights
+depends on a check.
 """
 
 from collections.abc import Sequence

@@ -61,7 +61,7 @@ class Strategy(Protocol):
 
 
 def strategy_of(setting: Setting) -> Strategy:
-    """Return the strategy of the job's exchange: the class that its entry in choices/exchanges.py names."""
+    """Return the strategy of the job's exchange: what its entry in the registry names, ours or a distribution's."""
     strategy: Strategy = resolve_name(setting.replica.spec.exchange.entry.strategy)(setting)
     return strategy
 

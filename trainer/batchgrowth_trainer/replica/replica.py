@@ -55,8 +55,8 @@ from batchgrowth_trainer.replica.optimizers import (
     spared,
 )
 from batchgrowth_trainer.replica.seeds import seed_generators, shard_seed
+from batchgrowth_trainer.replica.state_dict import exported
 from batchgrowth_trainer.replica.torch_optimizer import TorchOptimizer
-from batchgrowth_trainer.replica.weights import exported
 from batchgrowth_trainer.user_errors import FAULTS, DeviceFault, check_finite, workload_error
 from batchgrowth_trainer.workload import Workload, module_behind
 

@@ -44,7 +44,8 @@ from batchgrowth_trainer.user_code import code_digests
 from batchgrowth_trainer.user_errors import doing
 from batchgrowth_trainer.worker import messages
 from batchgrowth_trainer.worker.addresses import host_and_port
-from batchgrowth_trainer.worker.leave import Leave, end_when
+from batchgrowth_trainer.worker.exits import end_when
+from batchgrowth_trainer.worker.leave import Leave
 from batchgrowth_trainer.worker.member import Member
 from batchgrowth_trainer.worker.own_certificate import OwnCertificate
 

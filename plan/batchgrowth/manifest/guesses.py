@@ -1,4 +1,4 @@
-"""What a person may have meant by a value that its field refuses, by the schema of the field.
+"""What a person may have meant by a key that is unknown, or by a value that its field refuses, by the field's schema.
 
 `learningRate.initial: 0,05` is "0.05", `entrypoint: my_model.py:workload` is my_model:workload, `optimizer: Adam` is
 {type: Adam}. These are guesses: remedies.py tries each before a message names it.
@@ -14,7 +14,7 @@ from unicodedata import normalize
 
 from batchgrowth.choices import CHOICES
 from batchgrowth.manifest.documents import KeyPath
-from batchgrowth.manifest.spellings import FALSE, TRUE, ScalarTag, decimal_text, kind_of
+from batchgrowth.manifest.scalars import FALSE, TRUE, ScalarTag, decimal_text, kind_of
 from batchgrowth.schema import (
     DECIMAL,
     ENTRYPOINT,

@@ -1,0 +1,190 @@
+"""The job that an estimator's parameters describe: the same job as a manifest's, so the weights have the same bits."""
+
+import inspect
+import json
+import re
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+import torch
+from batchgrowth.choices import OPTIMIZERS
+from batchgrowth.errors import Fault, SpecError
+from batchgrowth.manifest.keywords import job_of
+from batchgrowth.spec import BatchGrowthJob
+
+from batchgrowth_trainer.dampers import damper_of
+from batchgrowth_trainer.estimators.parameters import NestedParameters
+from batchgrowth_trainer.record.functions import importable_name
+
+# The field of a job -> the parameter that an error names in its place; the first that fits.
+_PARAMETERS = (
+    (re.compile(r"\bbatch\.growth\.\w+\.every_epochs\b"), "batch_size__delay"),
+    (re.compile(r"\bbatch\.growth\.linear\.examples_per_update\b"), "batch_size__rate"),
+    (re.compile(r"\bbatch\.growth\.(?:linear|looks)\.every_updates\b"), "batch_size__dwell"),
+    (re.compile(r"\bbatch\.growth\.type\b"), "batch_size"),
+    (re.compile(r"\b(?:batch\.)?growth\.(?!type)\w+\.(\w+)"), r"batch_size__\1"),
+    (re.compile(r"\bbatch\.initial\b"), "batch_size__initial"),
+    (re.compile(r"\bbatch\.maximum\b"), "max_batch_size"),
+    (re.compile(r"\bbatch\.shard\b|\bworkers\.examples_per_worker\b"), "grads_per_worker"),
+    (re.compile(r"\bworkers\.minimum\b"), "min_workers"),
+    (re.compile(r"\bworkers\.maximum\b"), "max_workers"),
+    (re.compile(r"\blearning_rate\.initial\b"), "optimizer__lr"),
+    (re.compile(r"\boptimizer\.(?!type|torch)\w+\.(\w+)"), r"optimizer__\1"),
+    (re.compile(r"\bworkload\.device\b"), "device"),
+    (re.compile(r"\bspec\.epochs\b|^epochs\b"), "max_epochs"),
+    (re.compile(r"\bspec\.seed\b|^seed\b"), "random_state"),
+)  # fmt: skip
+
+# --- The optimizer ---
+
+_OWN = {
+    torch.optim.SGD: ("SGD", {"momentum": "momentum", "nesterov": "nesterov", "weight_decay": "weight_decay"}),
+    torch.optim.Adagrad: ("Adagrad", {"eps": "epsilon", "weight_decay": "weight_decay"}),
+    torch.optim.RMSprop: (
+        "RMSprop",
+        {"alpha": "alpha", "eps": "epsilon", "momentum": "momentum", "centered": "centered",
+         "weight_decay": "weight_decay"},
+    ),
+    torch.optim.Adam: ("Adam", {"betas": "betas", "eps": "epsilon", "weight_decay": "weight_decay"}),
+    torch.optim.AdamW: ("AdamW", {"betas": "betas", "eps": "epsilon", "weight_decay": "weight_decay"}),
+}  # fmt: skip
+"""Torch's optimizers that a manifest has by name, which is faster, and their arguments that it has; bits are equal."""
+_RATE = 1e-3
+"""The learning rate of an optimizer of the registry that is given none."""
+
+
+def optimizer_of(optimizer: Any, settings: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
+    """Return `optimizer` and `learning_rate.initial` of the job. Raises SpecError, which names the parameter."""
+    own = dict(settings)
+    rate = own.pop("lr", None)
+    if rate is not None and (not isinstance(rate, Real) or isinstance(rate, bool)):
+        raise SpecError([Fault("optimizer__lr", f"{rate!r} was given", "give a number more than 0")])
+    if isinstance(optimizer, str):
+        if optimizer not in OPTIMIZERS:
+            remedy = (
+                f"give one of {', '.join(name for name in OPTIMIZERS if name != 'Torch')}, or a class of torch.optim"
+            )
+            raise SpecError([Fault("optimizer", f"{optimizer!r} was given", remedy)])
+        block: dict[str, Any] = {"type": optimizer}
+        if own:
+            block[OPTIMIZERS[optimizer].block_name] = own
+        return block, _RATE if rate is None else float(rate)
+    if not (isinstance(optimizer, type) and issubclass(optimizer, torch.optim.Optimizer)):
+        given = f"a {type(optimizer).__name__} was given"
+        if isinstance(optimizer, type):
+            given = f"the class {optimizer.__name__} was given"
+        raise SpecError([Fault("optimizer", given, "give a class of torch.optim, such as torch.optim.SGD")])
+    takes = {name: one for name, one in inspect.signature(optimizer).parameters.items() if name not in ("params", "lr")}
+    for name in own:
+        if name not in takes:
+            listed = ", ".join(["lr", *takes])
+            raise SpecError(
+                [Fault(f"optimizer__{name}", f"{optimizer.__name__} takes no such argument", f"it takes {listed}")]
+            )
+    if rate is None:
+        rate = _default_rate(optimizer)
+    return _block_of(optimizer, own), float(rate)
+
+
+def _default_rate(optimizer: type[torch.optim.Optimizer]) -> float:
+    given = inspect.signature(optimizer).parameters.get("lr")
+    if given is None or not isinstance(given.default, Real):
+        raise SpecError([Fault("optimizer__lr", f"not given, and {optimizer.__name__} has no default", "give it")])
+    return float(given.default)
+
+
+def _block_of(optimizer: type[torch.optim.Optimizer], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the block of a class of torch: by its own name if the manifest has all its settings, else Torch."""
+    name, fields = _OWN.get(optimizer, ("", {}))
+    if name and settings.keys() <= fields.keys():
+        values = {fields[key]: value for key, value in settings.items()}
+        if "betas" in values:
+            values["beta1"], values["beta2"] = values.pop("betas")
+        return {"type": name, OPTIMIZERS[name].block_name: values} if values else {"type": name}
+    where = importable_name(optimizer)
+    if where is None:
+        given = f"{optimizer.__name__}, which no module has, was given"
+        raise SpecError([Fault("optimizer", given, "put the class into a module that workers can import")])
+    try:
+        arguments = {key: json.dumps(value) for key, value in settings.items()}
+    except TypeError as error:
+        raise SpecError(
+            [Fault("optimizer", f"an argument of {optimizer.__name__}: {error}", "give numbers, texts, lists")]
+        ) from None
+    block = {"optimizer": where, "arguments": arguments}
+    if where.startswith("torch.optim."):
+        block["optimizer"] = f"torch.optim:{optimizer.__name__}"
+    return {"type": "Torch", "torch": block}
+
+
+# --- The job ---
+
+
+def job_with(
+    estimator: NestedParameters, *, name: str, entrypoint: str, examples: int, epochs: int, seed: int, workers: int
+) -> BatchGrowthJob:
+    """Return the job that the parameters describe, for a training set of so many examples.
+
+    `workers` is the most that there may be. Raises SpecError with every fault, each with the name of its parameter.
+    """
+    damper = damper_of(estimator.batch_size, estimator.nested("batch_size"))
+    optimizer, rate = optimizer_of(estimator.optimizer, estimator.nested("optimizer"))
+    batch: dict[str, Any] = {"initial": damper.initial, "growth": damper.block()}
+    most = estimator.max_batch_size
+    if most is None:
+        most = damper.initial
+        if batch["growth"]["type"] != "Constant" and _is_number(damper.initial):
+            most = max(damper.initial, examples)
+    batch["maximum"] = most
+    workload: dict[str, Any] = {"entrypoint": entrypoint, "examples": examples, "device": _device(estimator.device)}
+    spec: dict[str, Any] = {
+        "seed": seed,
+        "epochs": epochs,
+        "batch": batch,
+        "learning_rate": {"initial": rate},
+        "optimizer": optimizer,
+        "workers": {
+            "examples_per_worker": estimator.grads_per_worker,
+            "minimum": estimator.min_workers,
+            "maximum": workers,
+        },
+        "workload": workload,
+    }
+    _merge(spec, estimator.spec or {})
+    try:
+        return job_of(name, spec)
+    except SpecError as error:
+        faults = [Fault(*map(in_parameters, (one.path, one.given, one.remedy))) for one in error.faults]
+        if _is_number(estimator.batch_size):
+            name = "batch_size__initial"
+            faults = [Fault(one.path.replace(name, "batch_size"), one.given, one.remedy) for one in faults]
+        raise SpecError(faults) from None
+
+
+def in_parameters(text: str) -> str:
+    """Return the text with an estimator's parameters in place of the fields of a job."""
+    for pattern, name in _PARAMETERS:
+        text = pattern.sub(name, text)
+    return text
+
+
+def _is_number(value: Any) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, bool)
+
+
+def _device(device: Any) -> str:
+    """Return `workload.device` for a device as torch names it. Raises SpecError for any other."""
+    names = {"auto": "Auto", "cpu": "CPU", "cuda": "CUDA"}
+    kind = str(device).lower().partition(":")[0]
+    if kind not in names:
+        raise SpecError([Fault("device", f"{device!r} was given", "give auto, cpu or cuda")])
+    return names[kind]
+
+
+def _merge(tree: dict[str, Any], given: Mapping[str, Any]) -> None:
+    for key, value in given.items():
+        if isinstance(value, Mapping) and isinstance(tree.get(key), dict):
+            _merge(tree[key], value)
+        else:
+            tree[key] = value
