@@ -403,6 +403,21 @@ def test_a_namespace_without_an_answer_keeps_no_other_waiting(
     ]
 
 
+def test_a_watch_that_ends_without_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when kopf shuts down before the first list has come."""
+
+    async def stream(**_: Any) -> AsyncIterator[Any]:
+        return
+        yield
+
+    async def watched() -> list[Any]:
+        return [event async for event in watching.infinite_watch(resource=PODS, namespace="default")]
+
+    monkeypatch.setattr(watching, "infinite_watch", stream)
+    _reload(monkeypatch)
+    assert asyncio.run(watched()) == []
+
+
 def test_a_watch_without_an_answer_ends_when_it_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of it is left behind, before and after it counts as listed."""
     open_streams: list[str] = []
