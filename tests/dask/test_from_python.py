@@ -21,7 +21,7 @@ from batchgrowth_trainer.training import Options, train
 from nbclient import NotebookClient
 
 pytestmark = pytest.mark.timeout(600)
-NOTEBOOK = Path(__file__).parents[2] / "examples" / "digits.ipynb"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 SOURCE = """
 import os, time, torch
 from batchgrowth_trainer import Workload, correct
@@ -204,18 +204,33 @@ def test_a_mistake_in_a_cell_is_named_by_its_line(kernel: Callable[..., Kernel])
     assert [text] == [line[: len(text)] for line in error.traceback]
 
 
+def outputs_of(notebook: str, folder: Path) -> list[list[Any]]:
+    """The outputs of each cell of code of an example, which is run in this folder."""
+    read = nbformat.read(EXAMPLES / notebook, as_version=4)
+    assert [cell for cell in read.cells if cell.get("outputs") or cell.get("execution_count")] == []
+    client = NotebookClient(read, timeout=280, kernel_name="python3", resources={"metadata": {"path": str(folder)}})
+    client.execute()
+    return [list(cell.outputs) for cell in read.cells if cell.cell_type == "code"]
+
+
+def test_the_notebook_of_an_estimator_scales_its_cluster_and_has_the_weights_of_one_process(tmp_path: Path) -> None:
+    """The number of workers follows the batch, from a cluster that has none."""
+    before, _, parameters, table, plot, equal, _ = outputs_of("estimators.ipynb", tmp_path)
+
+    assert before[0].data["text/plain"] == "0"
+    assert "'batch_size': GeoDamp(initial=64, delay=2, factor=2)" in parameters[0].data["text/plain"]
+    epochs = [line.split() for line in table[-1].data["text/plain"].splitlines()[1:]]
+    assert [line[2] for line in epochs] == ["64"] * 2 + ["128"] * 2 + ["256"] * 2 + ["512"] * 4
+    assert [line[3] for line in epochs] == ["1"] * 4 + ["2"] * 2 + ["3"] * 4
+    assert float(epochs[-1][4]) > 0.95
+    assert "image/png" in plot[-1].data
+    assert equal[-1].data["text/plain"] == "True"
+
+
 @pytest.mark.fault("N01")
 def test_the_example_notebook_trains_plots_loads_predicts_and_sweeps(tmp_path: Path) -> None:
     """In a real kernel, with one display for the whole run."""
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    assert [cell for cell in notebook.cells if cell.get("outputs") or cell.get("execution_count")] == []
-    client = NotebookClient(
-        notebook, timeout=280, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
-    )
-    client.execute()
-    _, training, evaluations, plot, prediction, sweep = (
-        cell.outputs for cell in notebook.cells if cell.cell_type == "code"
-    )
+    _, training, evaluations, plot, prediction, sweep = outputs_of("digits.ipynb", tmp_path)
 
     assert [output.output_type for output in training] == ["display_data", "execute_result"]
     assert "epoch 8.0/8  update 172/172  stage 4/4" in training[0].data["text/plain"]
