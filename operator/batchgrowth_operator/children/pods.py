@@ -205,7 +205,8 @@ def dask_environment() -> list[dict[str, Any]]:
     """Return environment variables: a writable HOME, the order of sets, TLS as the only protocol of Dask in every role,
     and Dask's other settings.
 
-    HOME is a path inside the container.
+    HOME is a path inside the container. A proxy in the environment needs no setting: Dask connects without HTTP, and
+    the trainer's requests to the API server go around it (the trainer's sinks/delivery.py).
     """
     roles = ("SCHEDULER", "WORKER", "CLIENT")
     certificates = {f"DASK_DISTRIBUTED__COMM__TLS__{role}__CERT": f"{FILES}/tls/tls.crt" for role in roles}

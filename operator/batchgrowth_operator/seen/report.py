@@ -1,6 +1,6 @@
 """The trainer's report as it lies in its ConfigMap or with an ended pod.
 
-seen/progress.py checks whether it fits the job.
+seen/progress.py checks whether it fits the job, and job/status.py writes what it says into the status.
 """
 
 from collections.abc import Hashable

@@ -374,6 +374,7 @@ class Replica:
     def take_step(self, step: Step, gradient: Tensor, rest: Tensor, examples: int, part: Part | None = None) -> Taken:
         """Move weights and buffers by a gradient that is the sum over `examples` examples of the update.
 
+        The optimizer moves the weights: optimizers.py, torch_optimizer.py or lbfgs.py.
         `rest` is what follows the gradient in the total; both are overwritten. With a `part` the gradient is that of
         its parameters. The position stays: `advance` follows, or `moved_to` after several steps.
         Raises WorkloadError if the loss or the gradient is not finite; the state is then unchanged.
