@@ -70,7 +70,7 @@ class Measured:
 
 
 class Course:
-    """The decisions of a training so far and the plan that follows; `after` decides if a look is due.
+    """The growth of a batch: the decisions so far and the plan that follows; `after` decides if a look is due.
 
     A course never changes: an update that decides something gives a new one. Its memory is given and returned, since
     the trainer keeps it in a tensor beside the weights.

@@ -30,7 +30,7 @@ from batchgrowth_operator.children.pods import (
     with_shared_parts,
 )
 from batchgrowth_operator.seen.clock import Clock, timestamp
-from batchgrowth_operator.seen.observed import Manifest, Object
+from batchgrowth_operator.seen.observed import WORKER, Manifest, Object
 from batchgrowth_operator.seen.problems import replica_failure
 from batchgrowth_operator.seen.situation import Situation
 
@@ -76,7 +76,7 @@ def worker_template(s: Situation) -> dict[str, Any]:
     )
     if s.spec.service_account_name:
         pod["serviceAccountName"] = s.spec.service_account_name
-    ours = with_shared_parts(s, {"metadata": {"labels": names.labels(s.seen.name, CONTAINER)}, "spec": pod})
+    ours = with_shared_parts(s, {"metadata": {"labels": names.labels(s.seen.name, WORKER)}, "spec": pod})
     ours |= {"spec": with_own_parts(own_parts(s.spec), ours["spec"])}
     template: dict[str, Any] = merged(ours, given)
     return template
@@ -94,12 +94,12 @@ def worker_deployment(s: Situation, template: dict[str, Any], replicas: int) -> 
         },
         "spec": {
             "replicas": replicas,
-            "selector": {"matchLabels": {names.JOB_LABEL: s.seen.name, names.ROLE_LABEL: CONTAINER}},
+            "selector": {"matchLabels": {names.JOB_LABEL: s.seen.name, names.ROLE_LABEL: WORKER}},
             "revisionHistoryLimit": 1,
             "template": template,
         },
     }
-    return owned(s, CONTAINER, manifest)
+    return owned(s, WORKER, manifest)
 
 
 def last_nudge(deployment: Object | None, clock: Clock) -> str | None:

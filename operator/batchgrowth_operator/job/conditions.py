@@ -12,8 +12,8 @@ from batchgrowth_operator.children.drift import is_smaller
 from batchgrowth_operator.job.contested import DELETED, SUSPENDED, Contention, suspender
 from batchgrowth_operator.job.workforce import Workforce
 from batchgrowth_operator.seen.clock import timestamp
-from batchgrowth_operator.seen.observed import CLAIM, TRAINER, Object, condition, is_owned_by
-from batchgrowth_operator.seen.outcome import last_exit, num_retries, truncated
+from batchgrowth_operator.seen.observed import CLAIM, TRAINER, Object, condition, is_owned_by, truncated
+from batchgrowth_operator.seen.outcome import last_exit, num_retries
 from batchgrowth_operator.seen.problems import trainer_problem, unanswering
 from batchgrowth_operator.seen.silence import SILENT_AFTER_SECONDS, findings, is_silent, waits_long
 from batchgrowth_operator.seen.situation import Mode, Situation

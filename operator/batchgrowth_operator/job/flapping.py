@@ -13,7 +13,7 @@ from batchgrowth.contract.status import FLAPPING, HELD_UP, Condition, FlappingCo
 from batchgrowth_operator.job.conditions import Verdict
 from batchgrowth_operator.job.workforce import Workforce
 from batchgrowth_operator.seen.clock import timestamp, timestamp_ms
-from batchgrowth_operator.seen.outcome import truncated
+from batchgrowth_operator.seen.observed import truncated
 from batchgrowth_operator.seen.situation import MOST_TURNS, Mode, Situation, is_held
 
 FORGOTTEN_AFTER_SECONDS = 600.0

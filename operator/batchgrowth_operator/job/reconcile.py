@@ -34,7 +34,7 @@ from batchgrowth_operator.seen.outcome import num_retries, trainer_outcome
 from batchgrowth_operator.seen.problems import seconds_between_event_reads, trainer_problem, unexplained
 from batchgrowth_operator.seen.refusals import is_namespace_dying
 from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, situate
-from batchgrowth_operator.seen.trainer_pods import has_lost_trainer, is_between_pods, outlived_pods
+from batchgrowth_operator.seen.trainer_pods import has_lost_trainer, is_between_pods, lingering_pods
 from batchgrowth_operator.seen.turned_away import num_refused
 from batchgrowth_operator.settings import Defaults
 
@@ -195,8 +195,8 @@ def _wanted(s: Situation, w: Workforce) -> list[Manifest]:
         wanted.append(worker_deployment(s, w.template, w.requested))
     if _is_trainer_wanted(s, cluster):
         # A suspended Job deletes its pods, and with them the containers that run on after the trainer.
-        is_outlived = bool(outlived_pods(s.seen, s.clock))
-        wanted.append(trainer_job(s, suspend=s.mode is not Mode.ACTIVE or is_outlived))
+        lingers = bool(lingering_pods(s.seen, s.clock))
+        wanted.append(trainer_job(s, suspend=s.mode is not Mode.ACTIVE or lingers))
     return wanted
 
 

@@ -24,15 +24,14 @@ from batchgrowth.contract.status import (
     WrongWorker,
 )
 from batchgrowth.errors import BatchGrowthError, PlanError, PodLimitError, redacted
-from batchgrowth.spec.pods import CONTAINER
 
 from batchgrowth_operator.job.conditions import PODS_NOT_ALLOWED, RULES, SETTLED, Verdict, contested, restated
 from batchgrowth_operator.job.contested import Contention
 from batchgrowth_operator.job.flapping import steadied
 from batchgrowth_operator.job.workforce import Workforce
 from batchgrowth_operator.seen.clock import Clock, timestamp, timestamp_ms
-from batchgrowth_operator.seen.observed import Observed, stored_status
-from batchgrowth_operator.seen.outcome import restarts_of, truncated
+from batchgrowth_operator.seen.observed import WORKER, Observed, stored_status, truncated
+from batchgrowth_operator.seen.outcome import restarts_of
 from batchgrowth_operator.seen.progress import current_run, is_awaited
 from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation
 
@@ -86,7 +85,7 @@ def next_status(s: Situation, w: Workforce, contention: Contention) -> JobStatus
         ready=steady.ready,
         resize_seconds=resize_seconds,
         lead_seconds=lead_seconds,
-        selector=names.selector(s.seen.name, CONTAINER),
+        selector=names.selector(s.seen.name, WORKER),
     )
 
     checkpoint = s.previous.checkpoint

@@ -26,8 +26,16 @@ from batchgrowth.spec import KIND
 
 from batchgrowth_operator.children.drift import drifted, shown
 from batchgrowth_operator.job.conditions import counted
-from batchgrowth_operator.seen.observed import Failure, Manifest, Observed, Ref, annotations_of, condition, ref_of
-from batchgrowth_operator.seen.outcome import truncated
+from batchgrowth_operator.seen.observed import (
+    Failure,
+    Manifest,
+    Observed,
+    Ref,
+    annotations_of,
+    condition,
+    ref_of,
+    truncated,
+)
 
 BAD = {
     ("Accepted", "False"),

@@ -19,11 +19,10 @@ from batchgrowth.contract.progress import LONGEST_PERIOD_SECONDS
 from batchgrowth.contract.status import WorkersStatus
 from batchgrowth.errors import PodLimitError
 from batchgrowth.manifest.pod_limits import pod_faults
-from batchgrowth.spec.pods import CONTAINER
 
 from batchgrowth_operator.children.workers import worker_template
 from batchgrowth_operator.seen.clock import seconds_since, timestamp_ms
-from batchgrowth_operator.seen.observed import condition
+from batchgrowth_operator.seen.observed import WORKER, condition
 from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, is_held
 
 REPORT_SECONDS = LONGEST_PERIOD_SECONDS + 1.0
@@ -164,7 +163,7 @@ def _times_of(s: Situation, kind: str) -> list[str]:
     """Return when that condition last changed in each worker pod in which it is true."""
     return [
         str(one["lastTransitionTime"])
-        for pod in s.seen.pods_of(CONTAINER)
+        for pod in s.seen.pods_of(WORKER)
         for one in (pod.get("status") or {}).get("conditions") or ()
         if one.get("type") == kind and one.get("status") == "True"
     ]

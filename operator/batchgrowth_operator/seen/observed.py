@@ -8,11 +8,16 @@ from typing import Any, Literal, NamedTuple
 
 from batchgrowth import names
 from batchgrowth.contract.status import Condition, JobStatus
+from batchgrowth.spec.pods import CONTAINER
 from pydantic import ValidationError
 
 TRAINER = "trainer"
 """The role of the trainer's pods, and the name of their container."""
+WORKER = CONTAINER
+"""The role of the workers' pods, and the name of their container."""
 CLAIM = "PersistentVolumeClaim"
+LONGEST_MESSAGE = 1024
+"""Characters of a condition's message."""
 Object = Mapping[str, Any]
 """A Kubernetes object as plain JSON."""
 Manifest = dict[str, Any]
@@ -255,6 +260,13 @@ def stored_status(seen: Observed) -> JobStatus:
             continue
         readable[key] = value
     return JobStatus.model_validate(readable)
+
+
+def truncated(text: str) -> str:
+    """Return the end of the text, which names an error's cause, at most as long as a condition's message."""
+    if len(text) <= LONGEST_MESSAGE:
+        return text
+    return "…" + text[1 - LONGEST_MESSAGE :]
 
 
 def condition(status: JobStatus, kind: str) -> Condition | None:

@@ -16,8 +16,16 @@ from batchgrowth.plan import Plan
 from batchgrowth.spec import JobSpec
 
 from batchgrowth_operator.seen.clock import Clock
-from batchgrowth_operator.seen.observed import TRAINER, Object, Observed, annotations_of, condition, endings_of
-from batchgrowth_operator.seen.trainer_pods import outlived_pods, pods_of_job
+from batchgrowth_operator.seen.observed import (
+    TRAINER,
+    Object,
+    Observed,
+    annotations_of,
+    condition,
+    endings_of,
+    truncated,
+)
+from batchgrowth_operator.seen.trainer_pods import lingering_pods, pods_of_job
 from batchgrowth_operator.seen.turned_away import (
     FAILED,
     has_failed_by_nodes_alone,
@@ -28,8 +36,6 @@ from batchgrowth_operator.seen.turned_away import (
 
 MOST_FRUITLESS_RETRIES = 10
 """Restarts after exit code 75 without a further update, after which the job has failed."""
-LONGEST_MESSAGE = 1024
-"""Characters of a condition's message."""
 REASONS = {
     SpecError.exit_code: "ManifestRefused",
     WorkloadError.exit_code: "WorkloadFailed",
@@ -111,12 +117,12 @@ def _outcome_beside_others(seen: Observed, clock: Clock) -> Outcome | None:
     Either they run on, or one of them has failed, and with it the pod. A failure that a restart may mend is none: the
     Job counts it once its pod has ended.
     """
-    outlived = [ending for pod in outlived_pods(seen, clock) for ending in endings_of(pod)]
+    lingered = [ending for pod in lingering_pods(seen, clock) for ending in endings_of(pod)]
     failed = [pod for pod in pods_of_job(seen) if (pod.get("status") or {}).get("phase") == FAILED]
-    endings = [*outlived, *(ending for pod in failed for ending in endings_of(pod))]
+    endings = [*lingered, *(ending for pod in failed for ending in endings_of(pod))]
     if any(ending["exitCode"] == 0 for ending in endings):
         return FINISHED
-    for ending in outlived:
+    for ending in lingered:
         if ending["exitCode"] in REASONS:
             return Outcome(False, REASONS[ending["exitCode"]], truncated(str(ending.get("message") or "").strip()))
     return None
@@ -166,7 +172,7 @@ def num_retries(seen: Observed, known: RetriesStatus | None) -> int:
     Kubernetes keeps them, but for those that another container outlived, which `known` names.
     """
     kept = {pod["metadata"]["name"]: pod for pod in seen.pods_of(TRAINER)}
-    retries = sum(name not in kept for name in (known or RetriesStatus()).outlived)
+    retries = sum(name not in kept for name in (known or RetriesStatus()).lingered)
     for pod in kept.values():
         if was_removed(pod):
             continue
@@ -181,16 +187,16 @@ def next_retries(seen: Observed, known: RetriesStatus | None, update: int) -> Re
     MOST_FRUITLESS_RETRIES times. The number of ended pods is the count, so it survives the operator and needs no clock.
     """
     previous = known or RetriesStatus()
-    outlived = [
+    lingered = [
         pod["metadata"]["name"]
         for pod in seen.pods_of(TRAINER)
         if (pod.get("status") or {}).get("phase") == "Running"
         and any(_is_retried(ending) for ending in endings_of(pod))
     ]
     if update > previous.update:
-        return RetriesStatus(update=update, before=num_retries(seen, None), outlived=tuple(outlived))
-    outlived = list(dict.fromkeys([*previous.outlived, *outlived]))
-    current = RetriesStatus(update=previous.update, before=previous.before, outlived=tuple(outlived))
+        return RetriesStatus(update=update, before=num_retries(seen, None), lingered=tuple(lingered))
+    lingered = list(dict.fromkeys([*previous.lingered, *lingered]))
+    current = RetriesStatus(update=previous.update, before=previous.before, lingered=tuple(lingered))
     ended = num_retries(seen, current)  # a deleted Job's pods are gone
     return current.model_copy(update={"before": min(previous.before, ended)})
 
@@ -213,13 +219,6 @@ def last_exit(seen: Observed) -> str:
     if not message:
         return f"exit code {code}"
     return truncated(f"exit code {code}: {message}")
-
-
-def truncated(text: str) -> str:
-    """Return the end of the text, which names an error's cause, at most as long as a condition's message."""
-    if len(text) <= LONGEST_MESSAGE:
-        return text
-    return "…" + text[1 - LONGEST_MESSAGE :]
 
 
 def _last_termination(seen: Observed) -> tuple[int | None, str, str]:

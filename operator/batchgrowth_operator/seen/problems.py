@@ -15,13 +15,14 @@ from batchgrowth_operator.seen.clock import Clock, seconds_since
 from batchgrowth_operator.seen.observed import (
     CLAIM,
     TRAINER,
+    WORKER,
     Failure,
     Object,
     Observed,
     Ref,
     is_terminating,
+    truncated,
 )
-from batchgrowth_operator.seen.outcome import truncated
 from batchgrowth_operator.seen.refusals import (
     FOREIGN,
     Problem,
@@ -78,7 +79,7 @@ def cluster_problem(seen: Observed, clock: Clock) -> Problem | None:
 
 def workers_problem(seen: Observed, clock: Clock) -> Problem | None:
     """Return the first problem that keeps workers from running; None if there is none."""
-    return next(chain(_refused_pods(seen.workers, seen.namespace), _role_problems(seen, "worker", clock)), None)
+    return next(chain(_refused_pods(seen.workers, seen.namespace), _role_problems(seen, WORKER, clock)), None)
 
 
 def trainer_problem(seen: Observed, clock: Clock) -> Problem | None:
@@ -116,8 +117,8 @@ def _cluster_problems(seen: Observed, clock: Clock) -> Iterator[Problem]:
     for deployment in (seen.scheduler, seen.workers):
         yield from _refused_pods(deployment, seen.namespace)
     yield from _role_problems(seen, "scheduler", clock)
-    yield from _role_problems(seen, "worker", clock)
-    cut_off = [pod for role in ("scheduler", "worker") for pod in seen.pods_of(role) if is_cut_off(pod)]
+    yield from _role_problems(seen, WORKER, clock)
+    cut_off = [pod for role in ("scheduler", WORKER) for pod in seen.pods_of(role) if is_cut_off(pod)]
     if cut_off:
         yield Problem("NodeUnreachable", truncated(unanswering(cut_off)))
 

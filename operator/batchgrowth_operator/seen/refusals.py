@@ -12,8 +12,16 @@ from typing import NamedTuple
 from batchgrowth import names
 
 from batchgrowth_operator.seen.clock import Clock
-from batchgrowth_operator.seen.observed import CLAIM, Failure, Object, Observed, Ref, finalizers_of, is_terminating
-from batchgrowth_operator.seen.outcome import truncated
+from batchgrowth_operator.seen.observed import (
+    CLAIM,
+    Failure,
+    Object,
+    Observed,
+    Ref,
+    finalizers_of,
+    is_terminating,
+    truncated,
+)
 
 STUCK_AFTER_SECONDS = 20.0
 """Time for an object to go after its deletion, if it has no pods."""

@@ -11,10 +11,9 @@ from batchgrowth.errors import Fault, SpecError
 from batchgrowth.manifest.reading import StoredJob
 from batchgrowth.plan import BatchDecision, Plan, Stage, make_plan
 from batchgrowth.spec import JobSpec, mathematics
-from batchgrowth.spec.pods import CONTAINER
 
 from batchgrowth_operator.seen.clock import Clock, seconds_since
-from batchgrowth_operator.seen.observed import Observed, condition, stored_status
+from batchgrowth_operator.seen.observed import WORKER, Observed, condition, stored_status
 from batchgrowth_operator.seen.outcome import Outcome, epochs_of, job_outcome, next_retries
 from batchgrowth_operator.seen.problems import cluster_problem, held_back, workers_problem
 from batchgrowth_operator.seen.progress import (
@@ -189,7 +188,7 @@ class Situation:
         if self.report is None or self.report.ready is None or not self.is_trainer_running:
             return pods
         if self.is_reporting:  # a worker whose node no longer answers Kubernetes may train on
-            pods += sum(is_cut_off(pod) for pod in self.seen.pods_of(CONTAINER))
+            pods += sum(is_cut_off(pod) for pod in self.seen.pods_of(WORKER))
         return min(pods, self.report.ready)
 
     @cached_property

@@ -22,7 +22,7 @@ KUBELETS_REASONS = ("ContainersNotReady", "ReadinessGatesNotReady", "PodComplete
 """Reasons for which a kubelet, whose node is there, calls a pod not ready."""
 GIVEN_UP_AFTER_SECONDS = 60.0
 """Time for which a node may not answer before its trainer is replaced. Kubernetes itself needs 40 to 50 s to notice."""
-OUTLIVED_AFTER_SECONDS = 15.0
+LINGERS_AFTER_SECONDS = 15.0
 """Time for the other containers of the trainer's pod to end after the trainer."""
 
 
@@ -99,18 +99,18 @@ def is_cut_off(pod: Object) -> bool:
     return all(container.get("ready", True) for container in status.get("containerStatuses") or ())
 
 
-def outlived_pods(seen: Observed, clock: Clock) -> list[Object]:
-    """Return the pods of the trainer's Job that run although their trainer ended OUTLIVED_AFTER_SECONDS ago.
+def lingering_pods(seen: Observed, clock: Clock) -> list[Object]:
+    """Return the pods of the trainer's Job that run although their trainer ended LINGERS_AFTER_SECONDS ago.
 
     A pod that is being deleted is one of them until it is gone or its phase says that it has ended.
     """
-    return [pod for pod in pods_of_job(seen) if _is_outlived(pod, clock)]
+    return [pod for pod in pods_of_job(seen) if _lingers(pod, clock)]
 
 
-def _is_outlived(pod: Object, clock: Clock) -> bool:
+def _lingers(pod: Object, clock: Clock) -> bool:
     if (pod.get("status") or {}).get("phase") != "Running":
         return False
-    return any(clock.passed(ending.get("finishedAt"), OUTLIVED_AFTER_SECONDS) for ending in endings_of(pod))
+    return any(clock.passed(ending.get("finishedAt"), LINGERS_AFTER_SECONDS) for ending in endings_of(pod))
 
 
 def is_running(seen: Observed, kept: bool, clock: Clock) -> bool:

@@ -180,7 +180,7 @@ OPERATOR = (
     Metric(
         "batchgrowth_operator_watch_broken",
         "gauge",
-        "1 while the API server refuses the watch of a resource in one namespace, or sends no first list; its jobs wait.",
+        "1 while the API server refuses the watch of a resource in one namespace, or sends no list; its jobs wait.",
         labels=("watched_namespace", "resource"),
     ),
     Metric(

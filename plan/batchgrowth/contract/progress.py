@@ -26,7 +26,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from batchgrowth.contract.figures import ExchangeFigures
-from batchgrowth.next_batch import NextBatch
+from batchgrowth.expected_batch import ExpectedBatch
 from batchgrowth.plan import BatchDecision
 
 LARGEST_START = 2**53
@@ -132,7 +132,7 @@ class Progress:
     beat: Whole | None = None
     weights_sha256: str | None = None
     decisions: Decisions = ()
-    forecast: Annotated[NextBatch | None, WrapValidator(_or_none)] = None
+    forecast: Annotated[ExpectedBatch | None, WrapValidator(_or_none)] = None
     ended_at_epoch: Whole | None = None
     differing: Mapping[str, str] = field(default_factory=dict)
     exchanged: Annotated[ExchangeFigures | None, WrapValidator(_or_none)] = None
@@ -194,7 +194,7 @@ def _finite(value: Any) -> Any:
         return asdict(value)
     if isinstance(value, tuple):
         return [[one.update, one.wanted, _finite(one.value)] for one in value]
-    if isinstance(value, NextBatch | ExchangeFigures):
+    if isinstance(value, ExpectedBatch | ExchangeFigures):
         return {name: _finite(each) for name, each in asdict(value).items()}
     if isinstance(value, Mapping):
         return {name: each for name, each in value.items() if isinstance(each, str) or math.isfinite(each)}

@@ -185,8 +185,8 @@ COMPUTED_WRONGLY = "ComputedWrongly"
 
 MOST_HISTORY = 64
 """Stages kept in status.history."""
-MOST_OUTLIVED = 20
-"""Pods kept in status.retries.outlived, more than the retries that end a job."""
+MOST_LINGERED = 20
+"""Pods kept in status.retries.lingered, more than the retries that end a job."""
 MOST_FINDINGS = 8
 """Findings kept in status.findings."""
 
@@ -320,10 +320,10 @@ class RetriesStatus(Model):
 
     update: LongCount = Field(0, description="Most updates done so far; a restart may repeat some.")
     before: Count = Field(0, description="Trainer pods that had ended with exit code 75 when that update was reported.")
-    outlived: Annotated[
+    lingered: Annotated[
         tuple[Name, ...],
         _list_of(
-            MOST_OUTLIVED,
+            MOST_LINGERED,
             "Trainer pods that ended with exit code 75 while another container ran on, so that they were deleted.",
         ),
     ] = ()

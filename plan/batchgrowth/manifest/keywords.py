@@ -10,8 +10,8 @@ from pydantic.alias_generators import to_camel, to_snake
 from batchgrowth.errors import Fault, SpecError
 from batchgrowth.manifest.choosing import Say, choices_in, leaves, nobody, replace_blocks
 from batchgrowth.manifest.documents import Document, KeyPath, dotted
+from batchgrowth.manifest.faults import faults_of, validated
 from batchgrowth.manifest.job_schema import job_schema, schema_at
-from batchgrowth.manifest.remedies import faults_of, validated
 from batchgrowth.manifest.scalars import decimal_text, plain_value, whole_if_it_is
 from batchgrowth.schema import DECIMAL, Schema
 from batchgrowth.spec import API_VERSION, KIND, BatchGrowthJob

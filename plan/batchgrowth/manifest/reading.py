@@ -20,9 +20,9 @@ from pydantic import ValidationError
 from batchgrowth.errors import Fault, SpecError
 from batchgrowth.manifest.choosing import Say, nobody, replace_blocks
 from batchgrowth.manifest.documents import LARGEST_BYTES, Document, KeyPath, build, dotted, printable, read_document
+from batchgrowth.manifest.faults import faults_of, validated
 from batchgrowth.manifest.files import open_given
 from batchgrowth.manifest.job_schema import schema_at
-from batchgrowth.manifest.remedies import faults_of, validated
 from batchgrowth.manifest.scalars import ManifestLoader
 from batchgrowth.spec import MATHEMATICS, BatchGrowthJob
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from batchgrowth.choices import GROWTH
 from batchgrowth.choices.growth_measured import CustomRule
+from batchgrowth.expected_batch import ExpectedBatch, expected_batch_of, expected_plan
 from batchgrowth.growth import Course, Measured
 from batchgrowth.looks import Look, Timing
 from batchgrowth.manifest.reading import read_manifest
-from batchgrowth.next_batch import NextBatch, expected_plan, next_batch_of
 from batchgrowth.plan import BatchDecision, make_plan
 from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec
@@ -402,8 +402,8 @@ def outcomes(*asked: float) -> list[BatchDecision]:
 )
 def test_a_forecast_continues_the_trend(asked: tuple[float, ...], batch: int | None, workers: int | None) -> None:
     course = Course(job("{type: LossRatio}", *WORKERS), [DOUBLED])
-    found = next_batch_of(course.plan, expected_plan(course, outcomes(*asked)))
-    ahead = NextBatch(update=50, batch_size=batch, workers=workers) if batch and workers else None
+    found = expected_batch_of(course.plan, expected_plan(course, outcomes(*asked)))
+    ahead = ExpectedBatch(update=50, batch_size=batch, workers=workers) if batch and workers else None
     assert ahead == found
 
 
@@ -426,7 +426,7 @@ def test_nothing_is_forecast_if_nothing_can_change(
 def test_a_batch_may_be_forecast_to_shrink() -> None:
     course = Course(job("{type: LossRatio, looks: {mayShrink: true, everyUpdates: 10}}", *WORKERS), [DOUBLED])
     ahead = expected_plan(course, outcomes(96, 64))
-    assert NextBatch(update=50, batch_size=48, workers=1) == next_batch_of(course.plan, ahead)
+    assert ExpectedBatch(update=50, batch_size=48, workers=1) == expected_batch_of(course.plan, ahead)
 
 
 @pytest.mark.parametrize("factor", [1.05, 1.3, 1.7, 2.5])

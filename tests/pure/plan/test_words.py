@@ -17,8 +17,8 @@ from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.contract.metrics import BY_NAME, METRICS
 from batchgrowth.contract.progress import WentBack
 from batchgrowth.contract.status import CONDITIONS, REASONS
+from batchgrowth.expected_batch import ExpectedBatch
 from batchgrowth.looks import LARGEST_BATCH
-from batchgrowth.next_batch import NextBatch
 from batchgrowth.plan import BatchDecision
 from batchgrowth.schema import structural_schema
 from batchgrowth.spec.job import LONGEST_JOB_NAME
@@ -30,7 +30,7 @@ PROGRESS = Progress(
     metrics={"accuracy": 0.9}, seconds_per_update=0.01, eta_seconds=0.3, checkpoint_update=8,
     crews={"1": 2}, pauses={"1": 0.07}, weights_sha256="ab" * 32,
     decisions=(BatchDecision(4, 64, 61.5), BatchDecision(8, 128, -2.0)),
-    forecast=NextBatch(update=12, batch_size=256, workers=4, due_seconds=0.02),
+    forecast=ExpectedBatch(update=12, batch_size=256, workers=4, due_seconds=0.02),
     differing={"w-1": "AVX2 rather than AVX512"},
     went_back=WentBack(times=1, workers=("w-1",), cause="worker w-1 differs", reached=12, update=8),
     exchanged=ExchangeFigures(

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from batchgrowth.contract.lead_time import RELEASE_SLACK
 from batchgrowth.errors import ClusterError
+from batchgrowth.expected_batch import ExpectedBatch
 from batchgrowth.growth import Course
-from batchgrowth.next_batch import NextBatch
 from batchgrowth.plan import BatchDecision, make_plan
 from batchgrowth.position import Position
 from batchgrowth_trainer.drivers import scaling as scaling_module
@@ -149,7 +149,7 @@ class MeasuredRun:
 
     def __init__(self, job: Any, folder: Path, history: History, monkeypatch: pytest.MonkeyPatch) -> None:
         self.requests: list[int] = []
-        self.looks: list[NextBatch | None] = []
+        self.looks: list[ExpectedBatch | None] = []
         self._seconds = 0.0
         monkeypatch.setattr(scaling_module, "time", SimpleNamespace(monotonic=lambda: self._seconds))
         self._run = RunState(
@@ -194,7 +194,7 @@ def test_workers_come_ahead_of_a_forecast_and_outstay_a_wrong_one(
             assert [1] + [4] * (number >= 8) == run.requests
         run.wait(scaling_module._FIRST_LEAD_SECONDS * RELEASE_SLACK)
 
-    assert [None, NextBatch(update=12, batch_size=32, workers=4), None] == run.looks
+    assert [None, ExpectedBatch(update=12, batch_size=32, workers=4), None] == run.looks
     assert run.requests == [1, 4, 2]
 
 

@@ -17,8 +17,8 @@ import pytest
 from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.contract.progress import LONGEST_CAUSE, LONGEST_PERIOD_SECONDS, MOST_DIFFERING, Progress, WentBack
 from batchgrowth.errors import CheckpointError, PlanError
+from batchgrowth.expected_batch import ExpectedBatch
 from batchgrowth.names import LAST_START
-from batchgrowth.next_batch import NextBatch
 from batchgrowth.plan import BatchDecision, make_plan
 from batchgrowth.position import Position
 from batchgrowth.spec import BatchGrowthJob
@@ -104,7 +104,7 @@ def test_a_forecast_is_reported_until_its_look(small_job: MakeJob) -> None:
     """With the seconds until then at the current pace."""
     plan, forecast = (
         make_plan(small_job("batch.growth={type: LossRatio}").spec),
-        NextBatch(update=24, batch_size=32, workers=2),
+        ExpectedBatch(update=24, batch_size=32, workers=2),
     )
     looked = Looked(GrowthRow(12, 1.0, 2.0, 16, 16), "loss ratio", 8, plan, (), forecast)
     for last, due_seconds in ((12, 6.0), (14, 5.0), (24, None)):

@@ -11,8 +11,8 @@ from typing import Any, Self
 from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.errors import BatchGrowthError, CheckpointError, ClusterError, Superseded
 from batchgrowth.evaluations import BestEvaluation, evaluation_due
+from batchgrowth.expected_batch import expected_batch_of, expected_plan
 from batchgrowth.growth import Course
-from batchgrowth.next_batch import expected_plan, next_batch_of
 from batchgrowth.plan import BatchDecision, Plan, Stage, make_plan
 from batchgrowth.position import Position
 
@@ -255,7 +255,7 @@ class RunState:
         quantity = self.spec.batch.growth.entry.quantity
         with reported_as_checkpoint_error():
             self._history.append_growth(looked)
-        ahead = next_batch_of(self.plan, self.expected)
+        ahead = expected_batch_of(self.plan, self.expected)
         self.publish(events.Looked(looked, quantity, row.batch_size, self.plan, self._course.decisions, ahead))
 
     def flush(self) -> None:

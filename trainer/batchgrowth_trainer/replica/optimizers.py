@@ -1,4 +1,7 @@
-"""Optimizer steps over flat vectors, and the average of the weights over the updates."""
+"""Optimizer steps over flat vectors, and the average of the weights over the updates.
+
+Torch's own classes and LBFGS have their steps in torch_optimizer.py and lbfgs.py.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -108,8 +111,8 @@ class FlatOptimizer:
         others = [span.place for span in parameters.spans if span.start >= cut]
         parts = [(stepper, place) for place in _places(stepper, decayed)]
         if others:
-            spared = stepper.spared or _undecayed(spec)
-            parts += [(spared, place) for place in _places(spared, others)]
+            undecayed = stepper.spared or _undecayed(spec)
+            parts += [(undecayed, place) for place in _places(undecayed, others)]
         self._parameters = vector
         self._steps = parts
         self._ends = [*(span.start for span in parameters.spans[1:]), parameters.length]

@@ -8,7 +8,7 @@ from typing import Protocol, Self
 
 from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.evaluations import BestEvaluation
-from batchgrowth.next_batch import NextBatch
+from batchgrowth.expected_batch import ExpectedBatch
 from batchgrowth.plan import BatchDecision, Plan
 from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec
@@ -47,7 +47,7 @@ class Looked:
     before: int
     plan: Plan
     decisions: tuple[BatchDecision, ...]
-    forecast: NextBatch | None = None
+    forecast: ExpectedBatch | None = None
 
 
 @dataclass(frozen=True, slots=True)

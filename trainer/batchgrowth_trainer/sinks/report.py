@@ -17,7 +17,7 @@ from batchgrowth.contract.progress import (
     WentBack,
 )
 from batchgrowth.errors import Superseded
-from batchgrowth.next_batch import NextBatch
+from batchgrowth.expected_batch import ExpectedBatch
 from batchgrowth.plan import BatchDecision, Plan
 from batchgrowth.position import Position
 
@@ -168,7 +168,7 @@ class Reporter:
             at_once=True,
         )
 
-    def _ahead(self, forecast: NextBatch | None, update: int) -> NextBatch | None:
+    def _ahead(self, forecast: ExpectedBatch | None, update: int) -> ExpectedBatch | None:
         """Return the forecast with the present seconds until its look; None once that look is over."""
         if forecast is None or forecast.update <= update:
             return None

@@ -1,4 +1,7 @@
-"""Which workers have joined and which are lost: the scheduler's own list, polled, and its events, which come sooner."""
+"""Which workers have joined and which are lost: the scheduler's own list, polled, and its events, which come sooner.
+
+`WorkerPool.follow` takes these events, and the driver (drivers/generations.py) then forms another generation.
+"""
 
 import time
 from collections.abc import Callable

@@ -34,9 +34,10 @@ log = logging.getLogger(__name__)
 class WorkerPool:
     """The workers that are ready, in the order in which they came; every change is put into `events`.
 
-    This is the only place that reads Dask's membership. A worker registers with the scheduler, prepares its member, and
-    is ready; it trains generation after generation, as its driver orders, until it is leaving or gone. Every event of
-    it arrives in one queue, and `follow` takes it, so that only the driver's loop decides.
+    membership.py reads what Dask's scheduler knows, and this class keeps what follows from it. A worker registers with
+    the scheduler, prepares its member, and is ready; it trains generation after generation, as its driver orders, until
+    it is leaving or gone. Every event of it arrives in one queue, and `follow` takes it, so that only the driver's loop
+    decides.
     """
 
     def __init__(

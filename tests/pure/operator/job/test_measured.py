@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from batchgrowth import names
 from batchgrowth.contract.status import MOST_HISTORY, JobStatus
+from batchgrowth.expected_batch import ExpectedBatch
 from batchgrowth.looks import LARGEST_BATCH
-from batchgrowth.next_batch import NextBatch
 from batchgrowth.plan import MOST_DECISIONS
 from batchgrowth_operator.job.conditions import NOT_KEPT
 from batchgrowth_operator.job.transitions import measured_value
@@ -41,9 +41,9 @@ def grow(world: Any, *decisions: Taken, **values: Any) -> Any:
     return world
 
 
-def foreseen(update: int, batch_size: int) -> NextBatch:
+def foreseen(update: int, batch_size: int) -> ExpectedBatch:
     """A forecast whose workers the operator must not believe."""
-    return NextBatch(update=update, batch_size=batch_size, workers=1000)
+    return ExpectedBatch(update=update, batch_size=batch_size, workers=1000)
 
 
 def lose_report(world: Any) -> Any:

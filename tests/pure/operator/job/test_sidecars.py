@@ -8,7 +8,7 @@ from batchgrowth import names
 from batchgrowth.errors import ClusterError, DataError
 from batchgrowth_operator.seen.clock import timestamp
 from batchgrowth_operator.seen.outcome import MOST_FRUITLESS_RETRIES
-from batchgrowth_operator.seen.trainer_pods import OUTLIVED_AFTER_SECONDS
+from batchgrowth_operator.seen.trainer_pods import LINGERS_AFTER_SECONDS
 
 pytestmark = pytest.mark.fault("O29")
 RUNNING = {"running": {"startedAt": "2026-11-20T09:00:00Z"}}
@@ -68,9 +68,9 @@ def test_a_trainer_that_finished_ends_the_job_though_its_proxy_runs_on(world: An
     trainer_ends(world, 0)
     assert world.condition("Succeeded") == ("Unknown", "InProgress")
     assert not is_suspended(world), "the proxy has time to end by itself"
-    assert world.decide().requeue_after_seconds <= OUTLIVED_AFTER_SECONDS
+    assert world.decide().requeue_after_seconds <= LINGERS_AFTER_SECONDS
 
-    world.wait(OUTLIVED_AFTER_SECONDS).settle()
+    world.wait(LINGERS_AFTER_SECONDS).settle()
 
     assert world.condition("Succeeded") == ("True", "Finished")
     assert world.status["phase"] == "Succeeded"
@@ -82,7 +82,7 @@ def test_a_trainer_that_finished_ends_the_job_though_its_proxy_runs_on(world: An
 
 
 def test_the_cluster_is_released_while_the_proxy_takes_its_time_to_end(world: Any) -> None:
-    trainer_ends(world, 0).wait(OUTLIVED_AFTER_SECONDS).settle()
+    trainer_ends(world, 0).wait(LINGERS_AFTER_SECONDS).settle()
     world.trainer["status"] = {"terminating": 1}
     world.pods[0]["metadata"]["deletionTimestamp"] = timestamp(world.now)
     world.settle()
@@ -90,7 +90,7 @@ def test_the_cluster_is_released_while_the_proxy_takes_its_time_to_end(world: An
 
 
 def test_an_error_that_would_recur_fails_the_job_with_the_trainers_message(world: Any) -> None:
-    trainer_ends(world, DataError.exit_code, "data: no such file").wait(OUTLIVED_AFTER_SECONDS).settle()
+    trainer_ends(world, DataError.exit_code, "data: no such file").wait(LINGERS_AFTER_SECONDS).settle()
 
     assert world.condition("Succeeded") == ("False", "DataFailed")
     assert is_suspended(world)
@@ -103,7 +103,7 @@ def test_a_failure_that_a_restart_may_mend_restarts_the_trainer(world: Any, code
     """The Job makes no other pod before this one has ended, so the operator suspends it until then."""
     trainer_ends(world, code)
     assert not is_suspended(world)
-    world.wait(OUTLIVED_AFTER_SECONDS).settle()
+    world.wait(LINGERS_AFTER_SECONDS).settle()
     assert is_suspended(world)
     assert world.condition("Succeeded") == ("Unknown", "InProgress")
     assert world.condition("Training")[0] == "False"
@@ -125,7 +125,7 @@ def test_fruitless_retries_are_counted_though_their_pods_were_deleted(world: Any
         for number in range(begins, begins + times):
             world.pods = [deepcopy(pod)]
             world.pods[0]["metadata"]["name"] = f"digits-trainer-{number}"
-            trainer_ends(world, ClusterError.exit_code, "no scheduler").wait(OUTLIVED_AFTER_SECONDS).settle()
+            trainer_ends(world, ClusterError.exit_code, "no scheduler").wait(LINGERS_AFTER_SECONDS).settle()
             if world.condition("Succeeded")[0] == "Unknown":
                 pod_goes(world)
 
@@ -134,7 +134,7 @@ def test_fruitless_retries_are_counted_though_their_pods_were_deleted(world: Any
     world.report(60, start=9).settle()  # the count begins again
     trainer_is_retried(MOST_FRUITLESS_RETRIES - 1, 20)
     assert world.condition("Succeeded") == ("Unknown", "InProgress")
-    assert len(world.status["retries"]["outlived"]) == MOST_FRUITLESS_RETRIES - 1
+    assert len(world.status["retries"]["lingered"]) == MOST_FRUITLESS_RETRIES - 1
     trainer_is_retried(1, 40)
     assert world.condition("Succeeded") == ("False", "RetriesFruitless")
     [failed] = [one for one in world.status["conditions"] if one["type"] == "Succeeded"]
@@ -165,7 +165,7 @@ def test_a_proxy_that_ends_in_time_changes_nothing(world: Any) -> None:
     states(world, ended(0, timestamp(world.now)), ended(1, timestamp(world.now)))
     world.pods[0]["status"]["phase"] = "Failed"
     world.trainer["status"] = {"failed": 1}
-    world.wait(OUTLIVED_AFTER_SECONDS).settle()
+    world.wait(LINGERS_AFTER_SECONDS).settle()
     assert not is_suspended(world)
     assert world.condition("Succeeded") == ("Unknown", "InProgress")
 
@@ -173,6 +173,6 @@ def test_a_proxy_that_ends_in_time_changes_nothing(world: Any) -> None:
 def test_the_pod_of_an_earlier_trainer_is_not_asked(world: Any) -> None:
     trainer_ends(world, 0)
     world.pods[0]["metadata"]["ownerReferences"] = [{"uid": "earlier"}]
-    world.wait(OUTLIVED_AFTER_SECONDS).settle()
+    world.wait(LINGERS_AFTER_SECONDS).settle()
     assert world.condition("Succeeded") == ("Unknown", "InProgress")
     assert not is_suspended(world)

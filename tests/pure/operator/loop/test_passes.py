@@ -14,7 +14,7 @@ import pytest
 from batchgrowth import names
 from batchgrowth.contract.progress import Progress
 from batchgrowth.contract.status import JobStatus
-from batchgrowth.next_batch import NextBatch
+from batchgrowth.expected_batch import ExpectedBatch
 from batchgrowth_operator import certificates
 from batchgrowth_operator.api import observe
 from batchgrowth_operator.api.apply import Writer
@@ -658,7 +658,7 @@ REPORT = Progress(
 )
 
 
-FORECAST = NextBatch(update=20, batch_size=64, workers=1, due_seconds=2.0)
+FORECAST = ExpectedBatch(update=20, batch_size=64, workers=1, due_seconds=2.0)
 
 
 def test_that_a_forecast_s_look_comes_closer_is_no_news(setting: Setting) -> None:

@@ -1,6 +1,6 @@
 """What the next look at a measured quantity will probably decide, so that workers can be requested ahead of it.
 
-A forecast decides nothing itself: a wrong one costs a worker that idles for a while.
+It decides nothing, which growth.py does at that look: a wrong one costs a worker that idles for a while.
 """
 
 import math
@@ -20,7 +20,7 @@ LONGEST_SECONDS = 2.0**53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NextBatch:
+class ExpectedBatch:
     """The batch size that the look at update `update` will probably decide, and the workers of such a batch.
 
     `due_seconds` is the time until that look at the current pace; None if no pace is known.
@@ -53,9 +53,9 @@ def expected_plan(course: Course, looks: Sequence[BatchDecision]) -> Plan:
     return plan
 
 
-def next_batch_of(plan: Plan, expected: Plan) -> NextBatch | None:
+def expected_batch_of(plan: Plan, expected: Plan) -> ExpectedBatch | None:
     """Return the last stage of the expected plan as a forecast; None if it is the plan itself."""
     if expected is plan:
         return None
     stage = expected.stages[-1]
-    return NextBatch(update=stage.first_update, batch_size=stage.batch_size, workers=stage.workers)
+    return ExpectedBatch(update=stage.first_update, batch_size=stage.batch_size, workers=stage.workers)
