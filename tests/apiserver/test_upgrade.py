@@ -207,7 +207,7 @@ def weights(process: subprocess.Popen[bytes]) -> str:
 
 @pytest.mark.fault("B05")
 @pytest.mark.parametrize(
-    ("first", "second"), [("before", "this"), pytest.param("this", "before", marks=pytest.mark.long)]
+    ("first", "second"), [("before", "this"), pytest.param("this", "landed", marks=pytest.mark.long)]
 )
 def test_a_job_and_a_checkpoint_of_another_version(
     ground: Field, operators: Operators, trees: Callable[[str], Path], tmp_path: Path, first: str, second: str

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from batchgrowth.errors import CheckpointError, DataError
 from batchgrowth_trainer.record import history as history_module
-from batchgrowth_trainer.record.history import FORMER_HEADER, EvaluationRow, History, HistoryRow, ResizeRow
+from batchgrowth_trainer.record.history import LEAST_HEADER, EvaluationRow, History, HistoryRow, ResizeRow
 from batchgrowth_trainer.record.runs import read_run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -101,16 +101,28 @@ def test_a_reopened_history_goes_on_where_it_was(tmp_path: Path) -> None:
     assert updates_in(tmp_path) == [1, 2, 3, 4, 5]
 
 
-def test_a_run_of_an_earlier_version_keeps_its_columns(tmp_path: Path) -> None:
-    """It had no remaining seconds."""
-    former = [",".join(FORMER_HEADER), "1,0.125,0,32,0.05,1.0,1,0.1,0.01,0.001,0.3"]
-    (tmp_path / "history.csv").write_text("\n".join(former) + "\n")
+@pytest.mark.parametrize(
+    ("columns", "cells", "written"),
+    [
+        pytest.param((), "", "", id="an earlier one, without remaining seconds"),
+        pytest.param(("joules", "remainingSeconds"), ",2.5,9.0", ",,7.5", id="a later one, with one more"),
+    ],
+)
+def test_a_run_of_another_version_keeps_its_columns(
+    columns: tuple[str, ...], cells: str, written: str, tmp_path: Path
+) -> None:
+    """So a trainer's image can be rolled back in the midst of a run."""
+    first = [",".join([*LEAST_HEADER, *columns]), "1,0.125,0,32,0.05,1.0,1,0.1,0.01,0.001,0.3" + cells]
+    (tmp_path / "history.csv").write_text("\n".join(first) + "\n")
     with closing(History(tmp_path)) as history:
         history.append(row(2, remaining_seconds=7.5))
-    _, *lines = (tmp_path / "history.csv").read_text().splitlines()
+    lines = (tmp_path / "history.csv").read_text().splitlines()
 
-    assert [line.count(",") for line in lines] == [10, 10]
-    assert [(entry.update, entry.remaining_seconds) for entry in read_run(tmp_path).history] == [(1, None), (2, None)]
+    assert lines[:2] == first
+    assert lines[2].endswith(written)
+    assert lines[2].count(",") == lines[0].count(",")
+    expected = [(1, 9.0), (2, 7.5)] if columns else [(1, None), (2, None)]
+    assert [(entry.update, entry.remaining_seconds) for entry in read_run(tmp_path).history] == expected
 
 
 def test_rows_are_on_disk_after_flush(tmp_path: Path) -> None:

@@ -346,8 +346,10 @@ class ResizeRow:
 
 HISTORY_COLUMNS = tuple(name for name in HistoryRow.__slots__ if name not in ("committed_at", "decision", "outlook"))
 HISTORY_HEADER = tuple(to_camel(name) for name in HISTORY_COLUMNS)
-FORMER_HEADER = HISTORY_HEADER[:-1]
-"""The columns of a run that an earlier version began; it goes on with them."""
+LEAST_HEADER = HISTORY_HEADER[: HISTORY_HEADER.index("seconds") + 1]
+"""The columns that every version has, first of all. A run goes on with the columns with which another version began it:
+those that this version does not know stay empty.
+"""
 GROWTH_HEADER = tuple(to_camel(name) for name in GrowthRow.__slots__)
 _cells = attrgetter(*HISTORY_COLUMNS)
 _growth_cells = attrgetter(*GrowthRow.__slots__)
@@ -387,11 +389,13 @@ class History:
         if row.update <= self._updates.last:
             return False
         header = HISTORY_HEADER
-        cells = tuple("" if cell is None else cell for cell in _cells(row))
-        if self._updates.header == FORMER_HEADER:
-            header = FORMER_HEADER
-            cells = cells[:-1]
-        self._updates.append(header, row.update, cells)
+        found = self._updates.header
+        cells = _cells(row)
+        if found not in ((), header) and found[: len(LEAST_HEADER)] == LEAST_HEADER:
+            known = dict(zip(header, cells, strict=True))
+            header = found
+            cells = tuple(known.get(name) for name in header)
+        self._updates.append(header, row.update, ["" if cell is None else cell for cell in cells])
         return True
 
     def append_evaluation(self, row: EvaluationRow) -> bool:

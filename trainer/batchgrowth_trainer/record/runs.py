@@ -17,10 +17,10 @@ from batchgrowth.spec import BatchGrowthJob, differences, mathematics
 from batchgrowth_trainer.record.history import (
     EVALUATION_HEADER,
     EVALUATIONS_FILE,
-    FORMER_HEADER,
     GROWTH_FILE,
     HISTORY_FILE,
     HISTORY_HEADER,
+    LEAST_HEADER,
     EvaluationRow,
     GrowthRow,
     HistoryRow,
@@ -218,11 +218,14 @@ def read_history(directory: Path) -> tuple[HistoryRow, ...]:
     if not path.is_file():
         return ()
     header, *lines = whole_lines(path) or [""]
-    if lines and tuple(header.rstrip("\n").split(",")) not in (HISTORY_HEADER, FORMER_HEADER):
+    names = tuple(header.rstrip("\n").split(","))
+    if lines and names[: len(LEAST_HEADER)] != LEAST_HEADER:
         raise DataError(f"{path}: columns are {header.strip()!r}; expected {','.join(HISTORY_HEADER)}")
+    known = [names.index(name) for name in HISTORY_HEADER if name in names]
     rows = []
     for line in lines:
-        cells: list[Any] = [float(cell) if cell.strip() else None for cell in line.split(",")]
+        texts = line.rstrip("\n").split(",")
+        cells: list[Any] = [float(texts[column]) if texts[column] else None for column in known]
         for column in _COUNTS:
             cells[column] = int(cells[column])
         rows.append(HistoryRow(*cells))
