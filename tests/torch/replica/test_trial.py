@@ -407,7 +407,8 @@ class InAFile(Dataset[tuple[Tensor, Tensor]]):
         if self._file is None:
             self._file = self._path.open("rb", buffering=self._buffering)
         self._file.seek(4 * FEATURES * index)
-        return torch.frombuffer(bytearray(self._file.read(4 * FEATURES)), dtype=torch.float32), self._targets[index]
+        row = self._file.read(4 * FEATURES).ljust(4 * FEATURES, b"\0")  # another process may have moved to the end
+        return torch.frombuffer(bytearray(row), dtype=torch.float32), self._targets[index]
 
     def close(self) -> None:
         if self._file is not None:
