@@ -1,0 +1,60 @@
+"""Which images are imported into containerd, which keeps them from one cluster to the next."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cluster import images
+from cluster.errors import HarnessError
+
+
+class Containerd:
+    """A cluster that notes what is imported; `lacks` are archives that refer to layers which it does not have."""
+
+    def __init__(self, folder: Path, lacks: tuple[str, ...] = ()) -> None:
+        self.images = folder
+        self.imported: list[str] = []
+        self._lacks = list(lacks)
+
+    def ctr(self, *words: Any) -> None:
+        name = Path(words[-1]).name
+        if name in self._lacks:
+            self._lacks.remove(name)
+            raise HarnessError("content digest not found")
+        self.imported.append(name)
+
+
+@pytest.fixture
+def archives(tmp_path: Path) -> SimpleNamespace:
+    """An archive of a whole image, and one that has another last layer."""
+    whole = tmp_path / "whole-trainer-1.tar"
+    code = tmp_path / "trainer-2.tar"
+    whole.write_bytes(b"layers")
+    code.write_bytes(b"layer")
+    return SimpleNamespace(whole=whole, code=code)
+
+
+def test_an_image_is_imported_once(archives: Any, tmp_path: Path) -> None:
+    cluster: Any = Containerd(tmp_path)
+    assert images.load(cluster, [archives.whole])
+    assert not images.load(cluster, [archives.whole])
+    assert cluster.imported == ["whole-trainer-1.tar"]
+
+
+def test_an_archive_of_the_same_name_with_other_code_is_imported_again(archives: Any, tmp_path: Path) -> None:
+    """It was removed and built again: its name is that of the packages in it."""
+    cluster: Any = Containerd(tmp_path)
+    images.load(cluster, [archives.whole])
+    archives.whole.write_bytes(b"layers with other code")
+    assert images.load(cluster, [archives.whole])
+    assert len(cluster.imported) == 2
+
+
+def test_layers_that_containerd_lacks_are_imported_first(archives: Any, tmp_path: Path) -> None:
+    cluster: Any = Containerd(tmp_path, lacks=("trainer-2.tar",))
+    assert images.load(cluster, [archives.whole, archives.code])
+    assert cluster.imported == ["whole-trainer-1.tar", "trainer-2.tar"]
+    assert not images.load(cluster, [archives.whole, archives.code])
+    assert images.load(cluster, [archives.whole]), "the earlier code replaced this image"
