@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_job import Kubectl, Reader, said
+from real_job import Kubectl, said
 
 from cluster import images
 from cluster.local import LocalCluster
@@ -68,7 +68,8 @@ def dask_cluster(local: LocalCluster, kubectl: Kubectl, namespace: str) -> str:
         own = {
             "name": role,
             "image": images.name_of("trainer"),
-            "command": ["dask", role, *command],
+            "command": ["dask"],
+            "args": [role, *command],  # KubeCluster.from_name reads them
             "env": env,
             "resources": small,
         }
@@ -101,7 +102,7 @@ def dask_cluster(local: LocalCluster, kubectl: Kubectl, namespace: str) -> str:
 
 @pytest.mark.parametrize("which", ["the paper's listing", "a batch that grows"])
 def test_pods_change_nothing(
-    local: LocalCluster, dask_cluster: str, reader: Reader, which: str, tmp_path: Path
+    local: LocalCluster, dask_cluster: str, kubectl: Kubectl, which: str, tmp_path: Path
 ) -> None:
     """The weights are those of one process; the listing of the paper differs in its imports, and in its cluster."""
     script = CONNECTED + GROWING
@@ -110,7 +111,7 @@ def test_pods_change_nothing(
         listing, fit, after = (EXAMPLES / "paper_listing.py").read_text().partition("est.fit(X, y)")
         assert fit
         script = f"{CONNECTED}{listing}est.set_params(cluster=cluster)\n{fit}{after}{LISTING}"
-        workers = 1
+        workers = 4  # GeoDamp begins with 128 examples, and a worker gets 32
     (tmp_path / "script.py").write_text(script)
     environment = os.environ | {"KUBECONFIG": str(local.kubeconfig), "NAMESPACE": dask_cluster}
     done = subprocess.run(
@@ -123,4 +124,7 @@ def test_pods_change_nothing(
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(reader.objects(dask_cluster, "pods", labels="dask.org/component=worker")) == workers
+    [group] = json.loads(said(kubectl("--namespace", dask_cluster, "get", "daskworkergroups", "--output=json")))[
+        "items"
+    ]
+    assert group["spec"]["worker"]["replicas"] == workers
