@@ -166,43 +166,36 @@ def _number_in(annotations: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def num_retries(seen: Observed, known: RetriesStatus | None) -> int:
+def num_retries(seen: Observed, known: RetriesStatus) -> int:
     """Return the number of trainer pods that ended with exit code 75; evicted pods do not count.
 
     Kubernetes keeps them, but for those that another container outlived, which `known` names.
     """
-    kept = {pod["metadata"]["name"]: pod for pod in seen.pods_of(TRAINER)}
-    retries = sum(name not in kept for name in (known or RetriesStatus()).lingered)
-    for pod in kept.values():
-        if was_removed(pod):
-            continue
-        retries += sum(_is_retried(ending) for ending in endings_of(pod))
-    return retries
+    pods = seen.pods_of(TRAINER)
+    kept = {pod["metadata"]["name"] for pod in pods}
+    return sum(map(_is_retried, pods)) + sum(name not in kept for name in known.lingered)
 
 
-def next_retries(seen: Observed, known: RetriesStatus | None, update: int) -> RetriesStatus:
+def next_retries(seen: Observed, known: RetriesStatus | None, update: int, clock: Clock) -> RetriesStatus:
     """Return the point from which retries count, after `update` updates; a repeated update is not progress.
 
     A training that ended with exit code 75 may be retried any number of times if it gets further, else
     MOST_FRUITLESS_RETRIES times. The number of ended pods is the count, so it survives the operator and needs no clock.
     """
     previous = known or RetriesStatus()
-    lingered = [
-        pod["metadata"]["name"]
-        for pod in seen.pods_of(TRAINER)
-        if (pod.get("status") or {}).get("phase") == "Running"
-        and any(_is_retried(ending) for ending in endings_of(pod))
-    ]
+    lingering = [pod["metadata"]["name"] for pod in lingering_pods(seen, clock) if _is_retried(pod)]
     if update > previous.update:
-        return RetriesStatus(update=update, before=num_retries(seen, None), lingered=tuple(lingered))
-    lingered = list(dict.fromkeys([*previous.lingered, *lingered]))
-    current = RetriesStatus(update=previous.update, before=previous.before, lingered=tuple(lingered))
+        current = RetriesStatus(update=update, lingered=tuple(lingering))
+        return current.model_copy(update={"before": num_retries(seen, current)})
+    lingered = tuple(dict.fromkeys([*previous.lingered, *lingering]))
+    current = previous.model_copy(update={"lingered": lingered})
     ended = num_retries(seen, current)  # a deleted Job's pods are gone
     return current.model_copy(update={"before": min(previous.before, ended)})
 
 
-def _is_retried(ending: Mapping[str, Any]) -> bool:
-    return bool(ending["exitCode"] == ClusterError.exit_code)
+def _is_retried(pod: Object) -> bool:
+    """Return whether the trainer in the pod ended with exit code 75, and not because the pod was evicted."""
+    return not was_removed(pod) and any(ending["exitCode"] == ClusterError.exit_code for ending in endings_of(pod))
 
 
 def last_exit(seen: Observed) -> str:

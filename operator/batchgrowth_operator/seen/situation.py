@@ -212,7 +212,7 @@ def situate(seen: Observed, defaults: Defaults, clock: Clock) -> Situation:
     job = stored(text)
     previous = stored_status(seen)
     training = training_state(text, seen, previous)
-    retries = next_retries(seen, previous.retries, training.update)
+    retries = next_retries(seen, previous.retries, training.update, clock)
     outcome = job_outcome(seen, job.job.spec, training.plan, previous, retries, clock)
     awaited = None
     if outcome is None and not job.job.spec.suspend:

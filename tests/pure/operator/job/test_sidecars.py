@@ -144,6 +144,13 @@ def test_fruitless_retries_are_counted_though_their_pods_were_deleted(world: Any
     assert is_suspended(world)
 
 
+def test_an_evicted_pod_that_its_proxy_kept_is_no_retry(world: Any) -> None:
+    world.pods[0]["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True"}]
+    trainer_ends(world, ClusterError.exit_code).wait(LINGERS_AFTER_SECONDS).settle()
+    pod_goes(world)
+    assert world.status["retries"]["lingered"] == []
+
+
 @pytest.mark.parametrize("ends", ["before", "after"])
 def test_a_proxy_that_fails_does_not_fail_a_trainer_that_finished(world: Any, ends: str) -> None:
     """Its exit code makes the pod fail, which the Job would count as a failure of the trainer."""
