@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 from cluster.build import Say
-from cluster.folders import cache
-from cluster.images import whole_archive
+from cluster.images import archive_upon, only, whole_archive
 from cluster.layers import without_last_layer
 
 REPOSITORY = "localhost/dask-kubernetes-operator"
@@ -36,10 +34,10 @@ def archives_of_the_dask_operator(say: Say) -> list[Path]:
     Import them before the operator's archives: the first one bears that image's name.
     """
     whole = whole_archive("operator", say)
-    key = hashlib.sha256(f"{whole.stem} {json.dumps(RUN)}".encode()).hexdigest()[:16]
-    path = cache() / "images" / f"dask-operator-{key}.tar"
+    path = archive_upon(whole, "dask-operator", json.dumps(RUN))
     if not path.exists():
         partial = path.with_suffix(".partial")
         without_last_layer(whole, partial, f"{REPOSITORY}:{TAG}", RUN)
         partial.rename(path)
+        only(path, "dask-operator-*")
     return [whole, path]

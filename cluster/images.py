@@ -15,7 +15,7 @@ from cluster.build import Say, built, silence
 from cluster.debian import IMAGES, require, root_required
 from cluster.errors import HarnessError
 from cluster.folders import cache
-from cluster.layers import swap_last_layer, with_another_layer
+from cluster.layers import digest, swap_last_layer, with_another_layer
 from cluster.local import LocalCluster
 from cluster.node import PAUSE_IMAGE
 from cluster.processes import logged, output, run
@@ -44,9 +44,9 @@ def archives_of(target: str, say: Say) -> list[Path]:
     The first is the whole image as of the last change of dependencies; a second one has the current project layer.
     """
     whole, now = whole_archive(target, say), _key_of_now()
-    project = cache() / "images" / f"{target}-{now}.tar"
     if whole.with_suffix(".holds").read_text() == now:
         return [whole]
+    project = archive_upon(whole, target, now)
     if not project.exists():
         _ready_to_build()
         _build_project(target, whole, project, say)
@@ -62,6 +62,14 @@ def whole_archive(target: str, say: Say) -> Path:
         _build(target, path, say)
         path.with_suffix(".holds").write_text(now)
     return path
+
+
+def archive_upon(whole: Path, kind: str, content: str) -> Path:
+    """Return the path of an archive that refers to the layers of a whole image without containing them.
+
+    A whole image built twice from the same files has other layers each time, so its digest is part of the name.
+    """
+    return cache() / "images" / f"{kind}-{_key_of([digest(whole), content])}.tar"
 
 
 def pause_archive() -> Path:
@@ -125,7 +133,7 @@ def _build(target: str, path: Path, say: Say) -> None:
     began = monotonic()
     log = _bud(target, name_of(target), say)
     _push(name_of(target), path, log)
-    _only(path, f"whole-{target}-*")
+    only(path, f"whole-{target}-*")
     say(f"built {name_of(target)} in {monotonic() - began:.0f} s: {path}")
 
 
@@ -142,7 +150,7 @@ def _build_project(target: str, whole: Path, path: Path, say: Say) -> None:
     swap_last_layer(whole, layer, partial)
     layer.unlink()
     partial.rename(path)
-    _only(path, f"{target}-*.tar")
+    only(path, f"{target}-*.tar")
     say(f"built the project's layer of {name_of(target)} in {monotonic() - began:.0f} s: {path}")
 
 
@@ -157,7 +165,7 @@ def _bud(target: str, name: str, say: Say) -> Path:
     return log
 
 
-def _only(path: Path, pattern: str) -> None:
+def only(path: Path, pattern: str) -> None:
     """Delete older archives of one kind and the files beside them."""
     for older in path.parent.glob(pattern):
         if older.stem != path.stem:

@@ -14,6 +14,12 @@ INDEX = "index.json"
 REFERENCE = "org.opencontainers.image.ref.name"
 
 
+def digest(image: Path) -> str:
+    """Return the digest of an archive's manifest, which is that of the same layers and run settings alone."""
+    with tarfile.open(image) as archive:
+        return str(json.loads(_read(archive, INDEX))["manifests"][0]["digest"])
+
+
 def swap_last_layer(image: Path, layer: Path, target: Path) -> None:
     """Write an OCI archive of the image with its last layer replaced by the only layer of another archive.
 

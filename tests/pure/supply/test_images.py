@@ -1,5 +1,8 @@
 """Which images are imported into containerd, which keeps them from one cluster to the next."""
 
+import io
+import json
+import tarfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,3 +61,17 @@ def test_layers_that_containerd_lacks_are_imported_first(archives: Any, tmp_path
     assert cluster.imported == ["whole-trainer-1.tar", "trainer-2.tar"]
     assert not images.load(cluster, [archives.whole, archives.code])
     assert images.load(cluster, [archives.whole]), "the earlier code replaced this image"
+
+
+def test_an_archive_belongs_to_the_build_whose_layers_it_refers_to(tmp_path: Path) -> None:
+    """A whole image has one name for the same packages, and other layers each time it is built."""
+    whole = tmp_path / "whole-operator-1.tar"
+    builds = []
+    for build in ("sha256:1", "sha256:2", "sha256:1"):
+        index = json.dumps({"manifests": [{"digest": build}]}).encode()
+        with tarfile.open(whole, "w") as archive:
+            entry = tarfile.TarInfo("index.json")
+            entry.size = len(index)
+            archive.addfile(entry, io.BytesIO(index))
+        builds.append(images.archive_upon(whole, "operator", "code").name)
+    assert builds[0] == builds[2] != builds[1]
