@@ -7,7 +7,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 _EXIT_POLL_SECONDS = 0.1
@@ -74,6 +75,20 @@ def outlive_signals() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in _TO_ALL:
         signal.signal(number, _nothing)  # programs that users' code starts would inherit SIG_IGN
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, *_TO_ALL})
+
+
+@contextmanager
+def signals_wait() -> Iterator[None]:
+    """Hold back SIGINT, SIGTERM and SIGHUP inside the block, and in a process started there until `outlive_signals`.
+
+    One that starts would otherwise end by them, or print a traceback, before it can ignore them.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_TO_ALL})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_on_signals() -> None:

@@ -7,11 +7,13 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from multiprocessing import forkserver, util
+from multiprocessing import forkserver, resource_tracker, util
 from typing import Any
 
 import dask
 from batchgrowth.errors import ClusterError
+
+from batchgrowth_trainer.worker.exits import signals_wait
 
 OF_PYTHON = "PYTHON"
 OF_DASK = "DASK_"
@@ -53,13 +55,17 @@ def _replace(config: dict[str, Any], by: Mapping[str, Any]) -> None:
 def start_fork_server(preload: str, environment: Mapping[str, str]) -> None:
     """Start the process that forks workers, with this module loaded, unless this program has started one already.
 
-    `environment` is added to the variables that workers inherit. Raises ClusterError if the process cannot start.
+    `environment` is added to the variables that workers inherit. The module calls `exits.outlive_signals`. Raises
+    ClusterError if the process cannot start.
     """
     forkserver.set_forkserver_preload([preload])
     folder = tempfile.gettempdir()
     try:
         with _interpreter(environment):
-            forkserver.ensure_running()
+            with signals_wait():  # the tracker takes SIGINT and SIGTERM by itself, and would end by SIGHUP
+                resource_tracker.ensure_running()
+            with signals_wait():
+                forkserver.ensure_running()
     except OSError as error:  # most of all: the path of a socket may have 108 bytes
         raise ClusterError(
             f"the process that starts workers cannot be started ({error}); it has a socket below {folder}, whose path "
