@@ -17,7 +17,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="The Helm cha
 
 @app.command()
 def generate() -> None:
-    """Write the files generated from the code and from values.yaml: schema, README, dashboard."""
+    """Write the files generated from the code and from values.yaml: schema, README, dashboard, warnings."""
     for path, text in made().items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)

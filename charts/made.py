@@ -9,6 +9,7 @@ from charts.folders import CHART
 from charts.readme import readme
 from charts.schema import values_schema
 from charts.values import read_values
+from charts.warnings import warnings_template
 
 
 def made() -> dict[Path, str]:
@@ -18,4 +19,5 @@ def made() -> dict[Path, str]:
         CHART / "README.md": readme(values),
         CHART / "values.schema.json": values_schema(values),
         CHART / "dashboards" / "job.json": dashboard(),
+        CHART / "templates" / "warnings.yaml": warnings_template(),
     }

@@ -25,7 +25,7 @@ from cluster.recipe import TOOLS  # noqa: E402
 
 CRD = "crds/batchgrowthjobs.yaml"
 NUMBERS = count()
-RENDERED = {"test_operator_bounds.py", "test_operator_rights.py"}
+RENDERED = {"test_admission_warnings.py", "test_operator_bounds.py", "test_operator_rights.py"}
 """Files whose tests render the chart."""
 NO_HELM = "needs helm, or Go to build it"
 Kubectl = Callable[..., subprocess.CompletedProcess[str]]

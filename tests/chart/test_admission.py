@@ -9,14 +9,21 @@ from batchgrowth import names
 from batchgrowth.manifest.pod_limits import CAPABILITIES
 from batchgrowth_operator.api.client import EVENTS, JOBS, LEASES, READ_ONLY, UNWATCHED, WATCHED
 
+from charts.folders import CHART
+
 Objects = list[dict[str, Any]]
 Render = Callable[..., Objects]
 POLICY, BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
 
 
 def policies(objects: Objects) -> dict[str, dict[str, Any]]:
-    """The specs of the policies by the end of their names."""
-    return {b["metadata"]["name"].rpartition("-")[2]: b["spec"] for b in objects if b["kind"] == POLICY}
+    """The specs of the policies that deny, by the end of their names."""
+    return {name: spec for name, spec in by_name(objects, POLICY).items() if name != "warnings"}
+
+
+def by_name(objects: Objects, kind: str) -> dict[str, dict[str, Any]]:
+    """The specs of the objects of a kind, by the end of their names."""
+    return {b["metadata"]["name"].rpartition("-")[2]: b["spec"] for b in objects if b["kind"] == kind}
 
 
 def matched(policy: dict[str, Any]) -> set[tuple[str, str]]:
@@ -78,8 +85,9 @@ def test_they_bind_the_operator_s_account(rendered: Objects) -> None:
     [operator] = [b for b in rendered if b["kind"] == "Deployment" and "dask" not in b["metadata"]["name"]]
     name = operator["spec"]["template"]["spec"]["serviceAccountName"]
     who = f"request.userInfo.username == 'system:serviceaccount:operators:{name}'"
-    bindings = [body["spec"] for body in rendered if body["kind"] == BINDING]
-    bodies = [body for body in rendered if body["kind"] == POLICY]
+    limits = [body for body in rendered if not body["metadata"]["name"].endswith("-warnings")]
+    bindings = [body["spec"] for body in limits if body["kind"] == BINDING]
+    bodies = [body for body in limits if body["kind"] == POLICY]
 
     if not any(body["kind"] == "ClusterRole" for body in rendered):
         assert bodies == [], "a release with rights in one namespace has none"
@@ -99,3 +107,19 @@ def test_the_accounts_are_those_that_jobs_may_name(render: Render) -> None:
 def test_a_value_leaves_them_out(render: Render) -> None:
     """For a cluster whose administrator has other policies."""
     assert policies(render("--set", "admissionPolicy.enabled=false")) == {}
+
+
+def test_a_policy_warns_of_the_jobs_that_the_operator_serves(render: Render) -> None:
+    """tests/apiserver shows of what."""
+    served = ("--set", "watch.namespaces={research,speech}", "--set", "operatorClass=gpu")
+    objects = render(*served)
+    policy, binding = by_name(objects, POLICY)["warnings"], by_name(objects, BINDING)["warnings"]
+    [job] = JOBS.values()
+    assert matched(policy) == {(job.group, job.plural)}
+    assert (policy["failurePolicy"], binding["validationActions"]) == ("Ignore", ["Warn"])
+    assert policy["matchConditions"][0]["expression"] == "object.spec.?operatorClass.orValue('') == 'gpu'"
+    [namespaces] = binding["matchResources"]["namespaceSelector"]["matchExpressions"]
+    assert namespaces["values"] == ["research", "speech"]
+    assert "matchResources" not in by_name(render(), BINDING)["warnings"]
+    for without in (("--set", "admissionPolicy.warnings=false"), ("-f", str(CHART / "ci" / "restricted-values.yaml"))):
+        assert "warnings" not in by_name(render(*without), POLICY)
