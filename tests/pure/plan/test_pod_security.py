@@ -1,5 +1,6 @@
 """The Pod Security Standards, control by control, and who may use which service account."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,50 @@ def test_what_baseline_forbids(template: Any, path: str) -> None:
 @pytest.mark.fault("A14")
 def test_what_only_restricted_forbids(template: Any, path: str) -> None:
     assert ([], [path]) == (paths(template, BASELINE), paths(template, RESTRICTED))
+
+
+GIVEN = {"another user": 1000, "true": True, "false": False, "[ALL]": ["ALL"], "RuntimeDefault": "RuntimeDefault"}
+"""What a remedy tells to give -> its value."""
+
+
+def follow(node: Any, path: str, value: Any, remedy: str) -> None:
+    """Do to a template what its message says: lists are entered by their entries' names, as its path has them."""
+    if isinstance(node, list):
+        if remedy == "remove it" and value in node:
+            node.remove(value)
+            return
+        [entry] = [each for each in node if path.startswith(f"{each.get('name', each.get('containerPort'))}.") or
+                   path == each.get("name")]  # fmt: skip
+        name = str(entry.get("name", entry.get("containerPort")))
+        if path == name:
+            node.remove(entry)
+            return
+        follow(entry, path.removeprefix(f"{name}."), value, remedy)
+        return
+    if path in node and not isinstance(node[path], list):
+        del node[path]
+    key, _, rest = path.partition(".")
+    if remedy.startswith("give "):
+        if not rest:
+            node[key] = GIVEN[remedy.removeprefix("give ")]
+            return
+        node[key] = node.get(key) or {}
+    if key in node:
+        follow(node[key], rest, value, remedy)
+
+
+@pytest.mark.fault("N10")
+@pytest.mark.parametrize(
+    ("template", "path"),
+    FORBIDDEN_BY_BASELINE + FORBIDDEN_BY_RESTRICTED,
+    ids=[path for _, path in FORBIDDEN_BY_BASELINE + FORBIDDEN_BY_RESTRICTED],
+)
+def test_the_remedy_helps(template: Any, path: str) -> None:
+    mended = copy.deepcopy(template)
+    [(_, value, remedy)] = broken_parts(mended, RESTRICTED)
+    follow(mended, path, value, remedy.partition(", Pod Security")[0])
+    assert paths(mended, RESTRICTED) == []
+    assert mended != template
 
 
 @pytest.mark.parametrize("template", ALLOWED)
