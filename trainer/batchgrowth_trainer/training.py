@@ -30,7 +30,7 @@ from batchgrowth_trainer.drivers.scaling import Join, JoinedCluster, Scaler, Sca
 from batchgrowth_trainer.initial_weights import with_digest
 from batchgrowth_trainer.record import storage
 from batchgrowth_trainer.record.checkpoint import Checkpoints, CheckpointStore, Saved
-from batchgrowth_trainer.record.continuing import JobJudge
+from batchgrowth_trainer.record.continuing import ThisJob
 from batchgrowth_trainer.record.decided import RECORD, STOP, course_of, decisions_in, judged_in
 from batchgrowth_trainer.record.functions import FUNCTION_FILE, function_in
 from batchgrowth_trainer.record.history import EVALUATIONS_FILE, GROWTH_FILE, HISTORY_FILE, History, HistoryRow
@@ -334,15 +334,15 @@ def _judged_json(watched: WatchedMetric, best: BestEvaluation) -> dict[str, Any]
 
 
 def _checkpoints(job: BatchGrowthJob, options: Options, folder: OutputFolder, plan: Plan) -> Checkpoints:
-    judge = JobJudge(job.spec, plan)
+    this_job = ThisJob(job.spec, plan)
     keep = job.spec.checkpoint.keep
     if options.checkpoint_uri is None:
-        return CheckpointStore(folder.path / CHECKPOINTS, judge.mathematics, keep, judge)
+        return CheckpointStore(folder.path / CHECKPOINTS, this_job.mathematics, keep, this_job)
     # Loads for a while, and most runs need no store.
     from batchgrowth_trainer.record.remote import Bucket, RemoteCheckpoints
 
     bucket = Bucket.at(options.checkpoint_uri, options.checkpoint_ca)
-    return RemoteCheckpoints(bucket, folder.path, judge.mathematics, keep, judge)
+    return RemoteCheckpoints(bucket, folder.path, this_job.mathematics, keep, this_job)
 
 
 def _resumed(checkpoints: Checkpoints, folder: OutputFolder, note: Callable[[str], None]) -> Saved | None:

@@ -46,7 +46,7 @@ _TICK_SECONDS = 0.05
 _WATCH_SECONDS = 0.25  # between two looks at a generation that reports nothing; each look takes time from its members
 _STOP_RETRY_SECONDS = 5.0
 _SAVING_SECONDS = 20.0  # how long the members that answer have to end a generation in which others hang
-_JUDGE_SECONDS = 600.0  # the longest wait for a worker that judges; a pod may wait for its node
+_ARBITER_SECONDS = 600.0  # the longest wait for an arbiter, whose pod may wait for its node
 _SILENCE_SECONDS = 10.0  # after which the members of a generation are pinged
 _LAST_ANSWER_SECONDS = 5.0  # how long a member may take to say how far it is when an error ends the run
 
@@ -321,7 +321,7 @@ class GenerationsDriver:
         others = f"{len(members) - len(wrong)} others"
         if not wrong:
             wrong = self._found_by_one_more(generation, finding)
-            others = "the worker that judged"
+            others = "the arbiter"
             if len(wrong) == len(members):
                 others = "each other"
         if len(members) == 1:
@@ -351,7 +351,7 @@ class GenerationsDriver:
         """Return the members that are wrong, after one more worker has computed the shard.
 
         That is a worker outside the group, or else the replacement of the last member. All members count as wrong if
-        none comes in time. Raises WorkloadError if the judge's answer is none of theirs.
+        none comes in time. Raises WorkloadError if the arbiter's answer is none of theirs.
         """
         members = [generation.members[rank] for rank, answer in enumerate(finding.answers) if answer is not None]
         answers = dict(zip(generation.members, finding.answers, strict=True))
@@ -360,12 +360,12 @@ class GenerationsDriver:
         if snapshot is None:
             return members
         has_replaced = False
-        ends = time.monotonic() + _JUDGE_SECONDS
+        ends = time.monotonic() + _ARBITER_SECONDS
         while time.monotonic() < ends and not self._run.stop_requested():
-            judges = [worker for worker in self._pool.ready if worker not in generation.members]
-            judges = [worker for worker in judges if not self._run.arithmetics.differs(worker)]
-            if judges:
-                answer = self._answer_of(judges[0], snapshot, finding)
+            arbiters = [worker for worker in self._pool.ready if worker not in generation.members]
+            arbiters = [worker for worker in arbiters if not self._run.arithmetics.differs(worker)]
+            if arbiters:
+                answer = self._answer_of(arbiters[0], snapshot, finding)
                 if answer is None:
                     continue
                 if answer not in answers.values():
@@ -378,20 +378,20 @@ class GenerationsDriver:
                 return [member for member in members if answers[member] != answer]
             if not has_replaced:
                 has_replaced = True
-                why = f"{finding.what} differs between workers, and this one's replacement judges"
+                why = f"{finding.what} differs between workers, and this one's replacement is the arbiter"
                 self._pool.replace(members[-1:], why, self._handle_events)
-            self._run.wait_for("one more worker, which judges two that computed different bits")
+            self._run.wait_for("one more worker, the arbiter of two that computed different bits")
             self._scaling.tick(generation.members[:-1])
             self._handle_events(_TICK_SECONDS)
         return members
 
-    def _answer_of(self, judge: str, snapshot: PackedSnapshot, finding: Finding) -> Answer | None:
-        """Return the judge's answer to the question of the check; None if it is lost."""
-        log.info("%s: worker %s computes shard %d as a judge", self._run.where, judge, finding.shard)
+    def _answer_of(self, arbiter: str, snapshot: PackedSnapshot, finding: Finding) -> Answer | None:
+        """Return the arbiter's answer to the question of the check; None if it is lost."""
+        log.info("%s: worker %s computes shard %d as the arbiter", self._run.where, arbiter, finding.shard)
         _, tensors = snapshot
         arguments = self._pool.run_id, tensors, finding.step, finding.shard
-        future = self._pool.calls.submit(judge, service.compute_answers, *arguments)
-        while not future.done() and judge in self._pool.ready:
+        future = self._pool.calls.submit(arbiter, service.compute_answers, *arguments)
+        while not future.done() and arbiter in self._pool.ready:
             self._handle_events(_TICK_SECONDS)
         if future.status != "finished":
             drop(future)

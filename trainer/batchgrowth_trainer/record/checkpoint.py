@@ -190,7 +190,7 @@ def read_state(manifest: Manifest, state: bytes) -> Saved:
     return Saved(Snapshot(manifest.at, tensors), story)
 
 
-class Judge(Protocol):
+class ContinuingJob(Protocol):
     """What a job says of a checkpoint that it finds: see record.continuing."""
 
     def what_differs(self, there: Mapping[str, Any], snapshot: Snapshot) -> str:
@@ -200,19 +200,19 @@ class Judge(Protocol):
         """Return whether the plan is at the snapshot's position after so many updates."""
 
 
-def judged(manifest: Manifest, saved: Saved, mathematics: Mapping[str, Any], judge: Judge | None) -> Saved:
+def continued(manifest: Manifest, saved: Saved, mathematics: Mapping[str, Any], job: ContinuingJob | None) -> Saved:
     """Return the checkpoint for a job of that mathematics.
 
     Raises Foreign if it belongs to another job, and Damaged if no training of this job has been at its position.
-    Without a `judge`, every change of the mathematics makes another job, and every position is right.
+    Without a `job`, every change of the mathematics makes another job, and every position is right.
     """
     changes = differences(manifest.mathematics, mathematics)
     if changes:
-        different = changes if judge is None else judge.what_differs(manifest.mathematics, saved.snapshot)
+        different = changes if job is None else job.what_differs(manifest.mathematics, saved.snapshot)
         if different:
             reason = changes if different in changes else f"{changes}: {different}"
             raise Foreign(reason)
-    if judge is not None and not judge.is_in_place(saved.snapshot):
+    if job is not None and not job.is_in_place(saved.snapshot):
         at = saved.snapshot.position
         raise Damaged(f"{MANIFEST} is of epoch {at.epoch}, example {at.offset}, where no update {at.update} ends")
     return replace(saved, changes=changes)
@@ -281,11 +281,13 @@ class Checkpoints(Protocol):
 class CheckpointStore:
     """The checkpoints of one run, of which the newest `keep` are kept."""
 
-    def __init__(self, directory: Path, mathematics: Mapping[str, Any], keep: int, judge: Judge | None = None) -> None:
+    def __init__(
+        self, directory: Path, mathematics: Mapping[str, Any], keep: int, job: ContinuingJob | None = None
+    ) -> None:
         self.directory = directory
         self._mathematics = mathematics
         self._keep = keep
-        self._judge = judge
+        self._job = job
         self.place = str(directory.parent)
 
     def save(self, snapshot: Snapshot, story: Mapping[str, Any]) -> int:
@@ -400,7 +402,7 @@ class CheckpointStore:
         manifest = read_manifest(_read_whole(folder / MANIFEST), folder.name)
         saved = read_state(manifest, _read_whole(folder / STATE))
         try:
-            return judged(manifest, saved, self._mathematics, self._judge)
+            return continued(manifest, saved, self._mathematics, self._job)
         except Foreign as foreign:
             raise foreign.told(str(folder), "--output-dir") from None
 

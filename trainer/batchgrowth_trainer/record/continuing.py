@@ -1,4 +1,4 @@
-"""Judges whether a job can go on from a checkpoint: its position, and the settings that led there."""
+"""Whether a job can go on from a checkpoint: its position, and the settings that led there."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from batchgrowth_trainer.record.decided import course_of, decisions_in
 from batchgrowth_trainer.record.snapshot import Snapshot
 
 
-class JobJudge:
+class ThisJob:
     """What a job says of a checkpoint that it finds."""
 
     def __init__(self, spec: JobSpec, plan: Plan | None = None) -> None:

@@ -17,7 +17,7 @@ from obstore.exceptions import BaseError, PermissionDeniedError, Unauthenticated
 from obstore.store import MemoryStore, ObjectStore, from_url
 
 from batchgrowth_trainer.record import checkpoint, storage
-from batchgrowth_trainer.record.checkpoint import Damaged, Foreign, Judge, Manifest, Saved
+from batchgrowth_trainer.record.checkpoint import ContinuingJob, Damaged, Foreign, Manifest, Saved
 from batchgrowth_trainer.record.history import EVALUATIONS_FILE, GROWTH_FILE, HISTORY_FILE, RowFile
 from batchgrowth_trainer.record.origin import ORIGIN_FILE
 from batchgrowth_trainer.record.output import BEST_FILE, WEIGHTS_FILE
@@ -316,13 +316,13 @@ class RemoteCheckpoints:
     """The checkpoints of one run, with the row files and results of the run, which are in `folder`."""
 
     def __init__(
-        self, bucket: Bucket, folder: Path, mathematics: Mapping[str, Any], keep: int, judge: Judge | None = None
+        self, bucket: Bucket, folder: Path, mathematics: Mapping[str, Any], keep: int, job: ContinuingJob | None = None
     ) -> None:
         self._bucket = bucket
         self._folder = folder
         self._mathematics = mathematics
         self._keep = keep
-        self._judge = judge
+        self._job = job
         self._pieces = Pieces(folder)
         self._update = 0
         self._parts: dict[str, frozenset[str]] = {}
@@ -451,7 +451,7 @@ class RemoteCheckpoints:
         except Damaged as error:
             raise Damaged(str(error), manifest.object) from error
         try:
-            saved = checkpoint.judged(manifest, saved, self._mathematics, self._judge)
+            saved = checkpoint.continued(manifest, saved, self._mathematics, self._job)
         except Foreign as foreign:
             raise foreign.told(f"{self.place}/{name}", "spec.checkpoint.uri") from None
         if with_rows:
