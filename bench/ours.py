@@ -12,10 +12,10 @@ import dask
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.position import Position
 from batchgrowth.spec import BatchGrowthJob
+from batchgrowth_trainer.pool.local_cluster import local_cluster
 from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.sinks.events import Event, Sink
 from batchgrowth_trainer.training import Options, train
-from batchgrowth_trainer.workers.local_cluster import local_cluster
 from distributed.security import Security
 
 from bench.cases import cases

@@ -81,7 +81,7 @@ def _built(manifest: str, *, guarded: bool) -> float:
 
 def _joined(*, guarded: bool) -> float:
     """Return the seconds until two workers of a local cluster are there."""
-    from batchgrowth_trainer.workers.local_cluster import local_cluster
+    from batchgrowth_trainer.pool.local_cluster import local_cluster
     from distributed.security import Security
 
     from bench.cases import cases

@@ -18,10 +18,10 @@ from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.errors import Interrupted
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.position import Position
+from batchgrowth_trainer.pool import hung
 from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.sinks.events import Event, Note, Recovered
 from batchgrowth_trainer.training import Options, train
-from batchgrowth_trainer.workers import hung
 from hunting import Hunter
 
 USER_CODE = str(Path(__file__).parent / "user_code")

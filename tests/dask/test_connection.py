@@ -5,8 +5,8 @@ import socket
 
 import pytest
 from batchgrowth.errors import ClusterError, Interrupted
+from batchgrowth_trainer.pool.connection import connect
 from batchgrowth_trainer.worker.addresses import host_and_port, until_it_listens
-from batchgrowth_trainer.workers.connection import connect
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 import torch
 from batchgrowth_trainer import DaskClassifier
 from batchgrowth_trainer.dampers import GeoDamp
+from batchgrowth_trainer.pool.kept import KEPT
 from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.sinks.events import Event
-from batchgrowth_trainer.workers.kept import KEPT
 from batchgrowth_trainer.workloads.digits import split
 from distributed import LocalCluster
 from sklearn.base import clone

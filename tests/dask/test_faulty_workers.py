@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from batchgrowth.errors import DataError, WorkloadError
+from batchgrowth_trainer.pool import hung
 from batchgrowth_trainer.sinks.events import Event, Recovered
 from batchgrowth_trainer.training import Options, train
-from batchgrowth_trainer.workers import hung
 
 USER_CODE = str(Path(__file__).parent / "user_code")
 sys.path.append(USER_CODE)

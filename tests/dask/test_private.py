@@ -29,8 +29,8 @@ import json, os, sys, time
 from multiprocessing import forkserver
 from pathlib import Path
 from batchgrowth.manifest.reading import load_manifest
-from batchgrowth_trainer.workers import settings
-from batchgrowth_trainer.workers.local_cluster import local_cluster
+from batchgrowth_trainer.pool import settings
+from batchgrowth_trainer.pool.local_cluster import local_cluster
 from distributed import Client
 
 KEPT = (*settings.KEPT, "PYTHONHASHSEED", "DASK_LOGGING__DISTRIBUTED")  # and those that the run sets

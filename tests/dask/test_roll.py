@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from batchgrowth_trainer.pool import hung
+from batchgrowth_trainer.pool.membership import Event
+from batchgrowth_trainer.pool.worker_pool import WorkerPool
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import Joined, Left
-from batchgrowth_trainer.workers import hung
-from batchgrowth_trainer.workers.membership import Event
-from batchgrowth_trainer.workers.pool import WorkerPool
 from distributed import Client, LocalCluster, Worker
 
 MOMENTS = 60

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from batchgrowth_trainer.pool.calls import Calls
 from batchgrowth_trainer.training import Options, train
-from batchgrowth_trainer.workers.calls import Calls
 from distributed import Future
 from distributed.protocol.pickle import dumps
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from batchgrowth.errors import BatchGrowthError, ClusterError
+from batchgrowth_trainer.pool import starts
 from batchgrowth_trainer.sinks.events import Event, Waiting
 from batchgrowth_trainer.training import Options, train
-from batchgrowth_trainer.workers import starts
 
 CODE = Path(__file__).parent / "user_code"
 

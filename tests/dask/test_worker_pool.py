@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from batchgrowth.errors import BatchGrowthError
+from batchgrowth_trainer.pool import hung
+from batchgrowth_trainer.pool.calls import Calls
+from batchgrowth_trainer.pool.hung import WorkerRestarts
+from batchgrowth_trainer.pool.membership import Ended, Ready
+from batchgrowth_trainer.pool.worker_pool import WorkerPool
 from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import Prepared
-from batchgrowth_trainer.workers import hung
-from batchgrowth_trainer.workers.calls import Calls
-from batchgrowth_trainer.workers.hung import WorkerRestarts
-from batchgrowth_trainer.workers.membership import Ended, Ready
-from batchgrowth_trainer.workers.pool import WorkerPool
 
 
 @pytest.fixture

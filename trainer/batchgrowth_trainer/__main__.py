@@ -65,6 +65,7 @@ def main(
     manifest = load_stored(job)
     same_plan = checked_plan(manifest, plan)
 
+    from batchgrowth_trainer.pool.takeover import Fence
     from batchgrowth_trainer.record.output import make_folder
     from batchgrowth_trainer.sinks.delivery import numbered, repeat, to_config_map, to_file
     from batchgrowth_trainer.sinks.display import make_display
@@ -72,7 +73,6 @@ def main(
     from batchgrowth_trainer.sinks.report import Reporter
     from batchgrowth_trainer.training import interrupts
     from batchgrowth_trainer.worker.logs import set_up_logs
-    from batchgrowth_trainer.workers.takeover import Fence
 
     paths = (str(source),) if manifest.spec.workload.source else ()  # as it is mounted in trainer and workers
     sys.path[:0] = paths

@@ -28,6 +28,10 @@ from batchgrowth_trainer.building import begin
 from batchgrowth_trainer.drivers.run import RunState, Undo
 from batchgrowth_trainer.drivers.scaling import Join, JoinedCluster, Scaler, Scaling
 from batchgrowth_trainer.initial_weights import with_digest
+from batchgrowth_trainer.pool.connection import LoopWatch, SchedulerLost, closed_in_time, connection
+from batchgrowth_trainer.pool.local_cluster import LocalScaler, existing_left_alone, local_cluster
+from batchgrowth_trainer.pool.takeover import Fence, take_over_aside
+from batchgrowth_trainer.pool.worker_pool import WorkerPool
 from batchgrowth_trainer.record import storage
 from batchgrowth_trainer.record.checkpoint import Checkpoints, CheckpointStore, Saved
 from batchgrowth_trainer.record.continuing import ThisJob
@@ -45,10 +49,6 @@ from batchgrowth_trainer.sinks.telemetry import Endpoint, Telemetry
 from batchgrowth_trainer.sinks.trackers.tracking import check_installed, tracking
 from batchgrowth_trainer.worker.addresses import host_towards, loopback
 from batchgrowth_trainer.worker.service import new_run_id
-from batchgrowth_trainer.workers.connection import LoopWatch, SchedulerLost, closed_in_time, connection
-from batchgrowth_trainer.workers.local_cluster import LocalScaler, existing_left_alone, local_cluster
-from batchgrowth_trainer.workers.pool import WorkerPool
-from batchgrowth_trainer.workers.takeover import Fence, take_over_aside
 
 _LOCAL_PATIENCE_SECONDS = 180.0
 _REMOTE_PATIENCE_SECONDS = 600.0

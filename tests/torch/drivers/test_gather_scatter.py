@@ -12,13 +12,13 @@ from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth_trainer.building import build_replica
 from batchgrowth_trainer.drivers import gather_scatter
 from batchgrowth_trainer.drivers.gather_scatter import FIRST_REST, GatherScatterDriver
+from batchgrowth_trainer.pool.membership import Ended, Event
 from batchgrowth_trainer.record.snapshot import weights_sha256
 from batchgrowth_trainer.sinks.events import Event as RunEvent
 from batchgrowth_trainer.training import Options, train
 from batchgrowth_trainer.user_errors import DeviceFault
 from batchgrowth_trainer.worker.member import Member
 from batchgrowth_trainer.worker.messages import Gradients, Left
-from batchgrowth_trainer.workers.membership import Ended, Event
 
 JOB = ("epochs=3", "batch={initial: 12, maximum: 24, shard: 4, growth: {type: Geometric, geometric: {factor: '2', "
        "everyEpochs: 1}}}")  # fmt: skip

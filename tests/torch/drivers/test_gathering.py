@@ -11,10 +11,10 @@ from batchgrowth_trainer.drivers.gather_scatter import (
     Gathering,
     Stragglers,
 )
+from batchgrowth_trainer.pool import hung
+from batchgrowth_trainer.pool.membership import Ended
 from batchgrowth_trainer.user_errors import DeviceFault
 from batchgrowth_trainer.worker.messages import Left
-from batchgrowth_trainer.workers import hung
-from batchgrowth_trainer.workers.membership import Ended
 
 PATIENCE = 60.0
 

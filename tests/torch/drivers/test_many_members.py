@@ -11,9 +11,9 @@ import pytest
 from batchgrowth.choices import EXCHANGES
 from batchgrowth.position import Position
 from batchgrowth_trainer.drivers.generations import GenerationsDriver
+from batchgrowth_trainer.pool.membership import Ended, Event
 from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.worker.messages import GenerationBegan, Left, MemberOutcome, Order, Prepared
-from batchgrowth_trainer.workers.membership import Ended, Event
 
 EVERYONE = {
     f"tls://10.244.{k // 250}.{k % 250}:40000": Prepared(

@@ -6,10 +6,10 @@ import pytest
 from batchgrowth.position import Position
 from batchgrowth_trainer.drivers.generations import States
 from batchgrowth_trainer.drivers.run import RunState
+from batchgrowth_trainer.pool.worker_pool import WorkerPool
 from batchgrowth_trainer.record.snapshot import PackedSnapshot, Snapshot, pack_snapshot
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import MemberOutcome
-from batchgrowth_trainer.workers.pool import WorkerPool
 
 
 class Asked:

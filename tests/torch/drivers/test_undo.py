@@ -12,6 +12,7 @@ from batchgrowth.errors import ClusterError, WorkloadError
 from batchgrowth.growth import Course
 from batchgrowth.position import Position
 from batchgrowth_trainer.drivers.run import RunState, Undo
+from batchgrowth_trainer.pool.connection import LOST, SchedulerLost
 from batchgrowth_trainer.record.checkpoint import CheckpointStore
 from batchgrowth_trainer.record.history import History, HistoryRow
 from batchgrowth_trainer.record.runs import read_run
@@ -20,7 +21,6 @@ from batchgrowth_trainer.replica.flat import Partial
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.sinks.events import Event, Undone
 from batchgrowth_trainer.training import Options, train
-from batchgrowth_trainer.workers.connection import LOST, SchedulerLost
 
 
 class Seen:

@@ -10,6 +10,7 @@ import pytest
 from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.plan import BatchDecision
 from batchgrowth.position import Position
+from batchgrowth_trainer.pool.membership import membership_plugin
 from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.worker.messages import (
     EvaluationReport,
@@ -22,7 +23,6 @@ from batchgrowth_trainer.worker.messages import (
     decode,
     encode,
 )
-from batchgrowth_trainer.workers.membership import membership_plugin
 from distributed.protocol import dumps, loads
 
 ROW = HistoryRow(

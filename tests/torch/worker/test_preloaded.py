@@ -9,7 +9,7 @@ import pytest
 COLLECTED = """
 import json
 from multiprocessing import get_context
-from batchgrowth_trainer.workers.local_cluster import PRELOADED
+from batchgrowth_trainer.pool.local_cluster import PRELOADED
 
 if __name__ == "__main__":
     forking = get_context("forkserver")
@@ -31,8 +31,8 @@ def test_a_collection_does_not_copy_what_was_imported() -> None:
 SIGNALLED = """
 import os, signal, sys
 from multiprocessing import forkserver, get_context, resource_tracker
-from batchgrowth_trainer.workers.local_cluster import PRELOADED
-from batchgrowth_trainer.workers.settings import start_fork_server
+from batchgrowth_trainer.pool.local_cluster import PRELOADED
+from batchgrowth_trainer.pool.settings import start_fork_server
 
 if __name__ == "__main__":
     start_fork_server(PRELOADED, {})

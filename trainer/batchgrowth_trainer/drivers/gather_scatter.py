@@ -38,6 +38,11 @@ from batchgrowth_trainer.exchange.spot_check import (
     replaced,
     what_differs,
 )
+from batchgrowth_trainer.pool import hung
+from batchgrowth_trainer.pool.arithmetics import STEPS
+from batchgrowth_trainer.pool.calls import WorkerRequest
+from batchgrowth_trainer.pool.membership import Ended, Event
+from batchgrowth_trainer.pool.worker_pool import WorkerPool
 from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.record.snapshot import PackedTensor, Trained, pack_all
 from batchgrowth_trainer.replica.evaluation import trained_of
@@ -47,11 +52,6 @@ from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.user_errors import WorkerFault
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import Gradients, Left
-from batchgrowth_trainer.workers import hung
-from batchgrowth_trainer.workers.arithmetics import STEPS
-from batchgrowth_trainer.workers.calls import WorkerRequest
-from batchgrowth_trainer.workers.membership import Ended, Event
-from batchgrowth_trainer.workers.pool import WorkerPool
 
 TIMES_THE_MEDIAN = 2.0
 """A part is overdue after this many times what the median of the ended ones took per shard.

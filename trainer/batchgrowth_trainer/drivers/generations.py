@@ -23,6 +23,10 @@ from batchgrowth_trainer.drivers.scaling import Join, Scaling
 from batchgrowth_trainer.exchange.connections import TOKEN_BYTES, assign_ranks
 from batchgrowth_trainer.exchange.group import Rendezvous
 from batchgrowth_trainer.exchange.spot_check import THE_STATE, Answer, Finding, accusation, replaced
+from batchgrowth_trainer.pool import hung
+from batchgrowth_trainer.pool.calls import Asked, drop
+from batchgrowth_trainer.pool.membership import Ended, Event
+from batchgrowth_trainer.pool.worker_pool import WorkerPool
 from batchgrowth_trainer.record.snapshot import PackedSnapshot, Trained, pack_snapshot, unpack_snapshot, unpack_trained
 from batchgrowth_trainer.user_errors import WorkerFault
 from batchgrowth_trainer.worker import service
@@ -37,10 +41,6 @@ from batchgrowth_trainer.worker.messages import (
     RowsReport,
 )
 from batchgrowth_trainer.worker.resize_pause import longest_pause
-from batchgrowth_trainer.workers import hung
-from batchgrowth_trainer.workers.calls import Asked, drop
-from batchgrowth_trainer.workers.membership import Ended, Event
-from batchgrowth_trainer.workers.pool import WorkerPool
 
 _TICK_SECONDS = 0.05
 _WATCH_SECONDS = 0.25  # between two looks at a generation that reports nothing; each look takes time from its members

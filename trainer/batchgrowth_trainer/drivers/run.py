@@ -17,6 +17,8 @@ from batchgrowth.plan import BatchDecision, Plan, Stage, make_plan
 from batchgrowth.position import Position
 
 from batchgrowth_trainer.forecasting.online import OnlineForecast
+from batchgrowth_trainer.pool.arithmetics import Arithmetics
+from batchgrowth_trainer.pool.connection import SchedulerLost
 from batchgrowth_trainer.record import storage
 from batchgrowth_trainer.record.checkpoint import Checkpoints, Saved
 from batchgrowth_trainer.record.decided import course_of
@@ -24,8 +26,6 @@ from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, History
 from batchgrowth_trainer.record.snapshot import Snapshot
 from batchgrowth_trainer.record.storage import not_written, reported_as_checkpoint_error
 from batchgrowth_trainer.sinks import events
-from batchgrowth_trainer.workers.arithmetics import Arithmetics
-from batchgrowth_trainer.workers.connection import SchedulerLost
 
 FAILING_SECONDS = 1800.0
 """The longest that training goes on while no checkpoint can be written."""

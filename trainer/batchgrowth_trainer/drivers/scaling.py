@@ -19,8 +19,8 @@ from batchgrowth.plan import Plan
 from batchgrowth.position import Position
 
 from batchgrowth_trainer.drivers.run import RunState
+from batchgrowth_trainer.pool.worker_pool import WorkerPool
 from batchgrowth_trainer.sinks.events import WorkersReady
-from batchgrowth_trainer.workers.pool import WorkerPool
 
 _REPAIR_SECONDS = 3.0
 _FIRST_LEAD_SECONDS = 10.0

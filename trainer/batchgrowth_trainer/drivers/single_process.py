@@ -17,13 +17,13 @@ from batchgrowth_trainer.exchange.compression import compression_in
 from batchgrowth_trainer.exchange.group import LoneGroup
 from batchgrowth_trainer.exchange.spot_check import Finding, Found, SpotCheck
 from batchgrowth_trainer.exchange.strategy import Setting
+from batchgrowth_trainer.pool.arithmetics import SHARDS
 from batchgrowth_trainer.record.history import Committed, HistoryRow
 from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.evaluation import judged, trained_of
 from batchgrowth_trainer.replica.growth_state import Stopwatch
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.user_errors import reported_as_device_fault
-from batchgrowth_trainer.workers.arithmetics import SHARDS
 
 Advance = Callable[[RunState, Replica], None]
 """Makes the next update or more, and records them."""

@@ -23,6 +23,9 @@ from batchgrowth_trainer import training
 from batchgrowth_trainer.api import InPython, process_as_it_was, reported_in_python, shell
 from batchgrowth_trainer.building import model_seed
 from batchgrowth_trainer.estimators.workload import Recipe
+from batchgrowth_trainer.pool.borrowed import Borrowed
+from batchgrowth_trainer.pool.kept import KEPT
+from batchgrowth_trainer.pool.scratch import scratch_folder
 from batchgrowth_trainer.record.checkpoint import CheckpointStore, Saved, newest_whole
 from batchgrowth_trainer.record.decided import course_of
 from batchgrowth_trainer.record.functions import is_importable, lent, pickled
@@ -36,9 +39,6 @@ from batchgrowth_trainer.replica.state_dict import load_exported
 from batchgrowth_trainer.sinks.display import NotebookDisplay, make_display
 from batchgrowth_trainer.sinks.events import Event, Note, Sink, Sinks
 from batchgrowth_trainer.training import stoppable
-from batchgrowth_trainer.workers.borrowed import Borrowed
-from batchgrowth_trainer.workers.kept import KEPT
-from batchgrowth_trainer.workers.scratch import scratch_folder
 
 _ONE_AT_A_TIME = threading.Lock()
 """A run sets the threads and generators of its process, so fits in several threads take turns."""

@@ -19,8 +19,8 @@ from typing import Any
 from batchgrowth.errors import BatchGrowthError, Superseded
 from distributed import Client
 
-from batchgrowth_trainer.workers.calls import CALL_SECONDS, Calls
-from batchgrowth_trainer.workers.connection import LOST, SchedulerLost, connection
+from batchgrowth_trainer.pool.calls import CALL_SECONDS, Calls
+from batchgrowth_trainer.pool.connection import LOST, SchedulerLost, connection
 
 RENEW_SECONDS = 1.0
 """Seconds between two looks at the scheduler: how long an earlier start may go on without knowing of a later one."""

@@ -11,17 +11,17 @@ from batchgrowth.errors import BatchGrowthError, Superseded
 from batchgrowth.spec import JobSpec
 from distributed import Client, Future
 
+from batchgrowth_trainer.pool.arithmetics import Arithmetics
+from batchgrowth_trainer.pool.calls import Calls, WorkerRequest, drop
+from batchgrowth_trainer.pool.connection import LOST, SchedulerLost
+from batchgrowth_trainer.pool.hung import Heartbeat, Note, Save, WorkerRestarts
+from batchgrowth_trainer.pool.membership import Ended, Event, Membership, Ready, Unready
+from batchgrowth_trainer.pool.starts import Preparing
+from batchgrowth_trainer.pool.takeover import Fence, Takeover
 from batchgrowth_trainer.user_errors import WorkerFault, described
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.addresses import host_and_port
 from batchgrowth_trainer.worker.messages import Joined, Leaving, Left, Prepared, decode
-from batchgrowth_trainer.workers.arithmetics import Arithmetics
-from batchgrowth_trainer.workers.calls import Calls, WorkerRequest, drop
-from batchgrowth_trainer.workers.connection import LOST, SchedulerLost
-from batchgrowth_trainer.workers.hung import Heartbeat, Note, Save, WorkerRestarts
-from batchgrowth_trainer.workers.membership import Ended, Event, Membership, Ready, Unready
-from batchgrowth_trainer.workers.starts import Preparing
-from batchgrowth_trainer.workers.takeover import Fence, Takeover
 
 _ANSWER_SECONDS = 5.0  # after which a scheduler that has not answered counts as unresponsive
 _POLL_SECONDS = 0.02

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from batchgrowth.errors import DataError
+from batchgrowth_trainer.pool.calls import Calls, WorkerRequest
+from batchgrowth_trainer.pool.membership import Ended
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.leave import Leave
 from batchgrowth_trainer.worker.messages import COMPUTE
 from batchgrowth_trainer.worker.service import listen
-from batchgrowth_trainer.workers.calls import Calls, WorkerRequest
-from batchgrowth_trainer.workers.membership import Ended
 from distributed.protocol import deserialize, serialize
 from distributed.protocol.serialize import Serialize
 

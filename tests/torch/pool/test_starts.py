@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from batchgrowth.errors import ClusterError
+from batchgrowth_trainer.pool.local_cluster import _how_it_ended
+from batchgrowth_trainer.pool.starts import ASK_SECONDS, MOST_KILLS, EndedStart, Preparing, check_starts
 from batchgrowth_trainer.user_errors import doing
-from batchgrowth_trainer.workers.local_cluster import _how_it_ended
-from batchgrowth_trainer.workers.starts import ASK_SECONDS, MOST_KILLS, EndedStart, Preparing, check_starts
 
 
 class Calls:
@@ -32,7 +32,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     async def at_once(work: Any, _seconds: float) -> Any:
         return await work
 
-    monkeypatch.setattr("batchgrowth_trainer.workers.starts.asyncio", SimpleNamespace(wait_for=at_once))
+    monkeypatch.setattr("batchgrowth_trainer.pool.starts.asyncio", SimpleNamespace(wait_for=at_once))
     return Calls()
 
 

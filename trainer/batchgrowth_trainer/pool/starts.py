@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from batchgrowth.errors import ClusterError, duration
 
+from batchgrowth_trainer.pool.calls import Calls
 from batchgrowth_trainer.worker import service
-from batchgrowth_trainer.workers.calls import Calls
 
 ASK_SECONDS = 2.0
 """Between two questions to a worker that prepares."""

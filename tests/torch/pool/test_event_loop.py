@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from batchgrowth_trainer.workers import connection as module
-from batchgrowth_trainer.workers.connection import LoopWatch
+from batchgrowth_trainer.pool import connection as module
+from batchgrowth_trainer.pool.connection import LoopWatch
 
 
 @pytest.fixture

@@ -22,12 +22,12 @@ from distributed import LocalCluster, Nanny
 from distributed.core import Status
 from distributed.security import Security
 
+from batchgrowth_trainer.pool.scratch import scratch_folder
+from batchgrowth_trainer.pool.settings import dask_settings, start_fork_server
+from batchgrowth_trainer.pool.starts import EndedStart, check_starts
 from batchgrowth_trainer.worker.addresses import bracketed, loopback
 from batchgrowth_trainer.worker.local import place_of_fatal_error
 from batchgrowth_trainer.worker.own_certificate import own_certificate
-from batchgrowth_trainer.workers.scratch import scratch_folder
-from batchgrowth_trainer.workers.settings import dask_settings, start_fork_server
-from batchgrowth_trainer.workers.starts import EndedStart, check_starts
 
 PRELOADED = "batchgrowth_trainer.worker.preloaded"
 """The module that the server that forks workers imports."""

@@ -5,6 +5,7 @@ import pickle
 import pytest
 import torch
 from batchgrowth.errors import DataError, WorkloadError
+from batchgrowth_trainer.pool.worker_pool import MOST_FAULTS, Suspects
 from batchgrowth_trainer.user_errors import (
     DeviceFault,
     ReadFault,
@@ -12,7 +13,6 @@ from batchgrowth_trainer.user_errors import (
     reported_as_device_fault,
     reported_as_workload_error,
 )
-from batchgrowth_trainer.workers.pool import MOST_FAULTS, Suspects
 
 ECC, OTHER = DeviceFault("update 3, shard 1: ECC", "AcceleratorError"), ReadFault("example 7: stale", "example 7")
 

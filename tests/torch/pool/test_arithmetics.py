@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 from batchgrowth.errors import ClusterError, WorkloadError
+from batchgrowth_trainer.pool.arithmetics import MOST_RECORDS, SHARDS, STEPS, Arithmetics
+from batchgrowth_trainer.pool.worker_pool import Admission
 from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.worker.messages import Prepared
-from batchgrowth_trainer.workers.arithmetics import MOST_RECORDS, SHARDS, STEPS, Arithmetics
-from batchgrowth_trainer.workers.pool import Admission
 
 
 def prepared(name: str, instructions: str = "AVX512") -> Prepared:

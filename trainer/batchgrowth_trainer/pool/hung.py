@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection
 
 from distributed import Client
 
+from batchgrowth_trainer.pool.calls import CALL_SECONDS, Calls
 from batchgrowth_trainer.worker import service
-from batchgrowth_trainer.workers.calls import CALL_SECONDS, Calls
 
 SHORTEST_SECONDS = 5.0
 MOST_SILENT_SECONDS = 60.0

@@ -12,10 +12,10 @@ from distributed import Client, Future, Scheduler
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.scheduler import KilledWorker
 
+from batchgrowth_trainer.pool.calls import CALL_SECONDS, Calls, WorkerRequest
+from batchgrowth_trainer.pool.connection import LOST, SchedulerLost, closed_is_lost
 from batchgrowth_trainer.user_errors import WorkerFault
 from batchgrowth_trainer.worker.messages import Joined, Left, MemberOutcome, Message, Prepared
-from batchgrowth_trainer.workers.calls import CALL_SECONDS, Calls, WorkerRequest
-from batchgrowth_trainer.workers.connection import LOST, SchedulerLost, closed_is_lost
 
 _POLL_SECONDS = 1.0
 _CLOSE_SECONDS = 5.0

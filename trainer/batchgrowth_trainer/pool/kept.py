@@ -10,8 +10,8 @@ from batchgrowth.contract.logs import DEFAULT_LOGS, Logs
 from batchgrowth.spec import JobSpec
 from distributed.core import Status
 
-from batchgrowth_trainer.workers.local_cluster import LocalScaler, WorkerProcesses, new_cluster, own_settings
-from batchgrowth_trainer.workers.scratch import scratch_folder
+from batchgrowth_trainer.pool.local_cluster import LocalScaler, WorkerProcesses, new_cluster, own_settings
+from batchgrowth_trainer.pool.scratch import scratch_folder
 
 IDLE_SECONDS = 60.0
 """How long workers are kept without a run."""

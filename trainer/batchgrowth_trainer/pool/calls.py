@@ -23,9 +23,9 @@ from distributed.core import clean_exception
 from distributed.protocol import to_serialize
 from distributed.protocol.pickle import dumps, loads
 
+from batchgrowth_trainer.pool.connection import LOST, SchedulerLost, closed_is_lost
 from batchgrowth_trainer.user_errors import described
 from batchgrowth_trainer.worker.messages import COMPUTE
-from batchgrowth_trainer.workers.connection import LOST, SchedulerLost, closed_is_lost
 
 CALL_SECONDS = 60.0
 """The default timeout of a call, in seconds."""

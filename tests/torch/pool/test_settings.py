@@ -6,7 +6,7 @@ from multiprocessing import forkserver, util
 import dask
 import pytest
 from batchgrowth.errors import ClusterError
-from batchgrowth_trainer.workers import settings
+from batchgrowth_trainer.pool import settings
 
 IDLE = "distributed.scheduler.idle-timeout"
 

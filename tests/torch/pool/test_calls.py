@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from batchgrowth_trainer.workers.calls import Calls, WorkerRequest, drop
-from batchgrowth_trainer.workers.connection import SchedulerLost, closed_is_lost
+from batchgrowth_trainer.pool.calls import Calls, WorkerRequest, drop
+from batchgrowth_trainer.pool.connection import SchedulerLost, closed_is_lost
 from distributed import Client, LocalCluster
 from distributed.client import ClosedClientError
 from distributed.comm import CommClosedError
