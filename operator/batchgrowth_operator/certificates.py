@@ -155,11 +155,11 @@ def renewed(
         written = dict(zip((CA, CA_KEY), signs.pem, strict=True))
         # Pods trust it from the next pass on, when it is sure to be kept.
         return TlsSecrets(authority=written, tls={} if tls else _mounted(job, namespace, now, signs, mounted))
-    wanted = _mounted(job, namespace, now, kept, mounted)
-    is_there = all(mounted.get(name) == text.encode() for name, text in wanted.items())
+    desired = _mounted(job, namespace, now, kept, mounted)
+    is_there = all(mounted.get(name) == text.encode() for name, text in desired.items())
     if is_there and CA_KEY not in mounted:
         return None
-    return TlsSecrets(tls=wanted)
+    return TlsSecrets(tls=desired)
 
 
 def _mounted(job: str, namespace: str, now: datetime, signs: Pair, present: Mapping[str, bytes]) -> Mapping[str, str]:

@@ -93,11 +93,11 @@ async def hold(api: Api, lock: LeaseLock, leadership: Leadership, begin: Callabl
             if found != seen:
                 seen = found
                 seen_at = time.monotonic()
-            wanted = lease_to_write(lock, found, time.monotonic() - seen_at, datetime.now(UTC))
-            if wanted is not None:
+            desired = lease_to_write(lock, found, time.monotonic() - seen_at, datetime.now(UTC))
+            if desired is not None:
                 # From before the request: the server may have renewed the Lease as early as that.
                 requested = time.monotonic()
-                seen = await answer(api.put_lease, wanted)
+                seen = await answer(api.put_lease, desired)
                 leadership.extend(requested)
                 seen_at = time.monotonic()
                 if not holds:

@@ -163,11 +163,11 @@ class Observer:
         """Return the longest time until the job's next pass."""
         if Ref("DaskCluster", names.cluster(key.name)) not in self.store.refs(key):
             return RESYNC_SECONDS
-        # The Secrets are read less often while every wanted worker is ready, and no pod waits for its volumes.
+        # The Secrets are read less often while every desired worker is ready, and no pod waits for its volumes.
         workers = self.store.child(key, Ref("Deployment", names.workers(key.name))) or {}
-        wanted = (workers.get("spec") or {}).get("replicas", 0)
+        desired = (workers.get("spec") or {}).get("replicas", 0)
         ready = (workers.get("status") or {}).get("readyReplicas", 0)
-        if not 0 < wanted <= ready:
+        if not 0 < desired <= ready:
             return SECRET_SECONDS
         for pod in self.store.pods(key):
             status = pod.get("status") or {}

@@ -66,42 +66,42 @@ def _remembered(uid: str, version: str, manifest: str) -> list[bool]:  # noqa: A
     return []
 
 
-def covers(found: Any, wanted: Any, path: Path = ()) -> bool:
-    """Return whether `found` has every field of `wanted`; fields added by the API server or others are ignored.
+def covers(found: Any, desired: Any, path: Path = ()) -> bool:
+    """Return whether `found` has every field of `desired`; fields added by the API server or others are ignored.
 
     Quantities of resources compare by value, since the API server normalizes them; a missing field equals an empty one.
     """
-    return next(drifted(found, wanted, path), None) is None
+    return next(drifted(found, desired, path), None) is None
 
 
-def drifted(found: Any, wanted: Any, path: Path = ()) -> Iterator[Path]:
-    """Yield each field of `wanted` that is missing in `found` or has a different value there."""
-    if isinstance(wanted, Mapping):
+def drifted(found: Any, desired: Any, path: Path = ()) -> Iterator[Path]:
+    """Yield each field of `desired` that is missing in `found` or has a different value there."""
+    if isinstance(desired, Mapping):
         if found is None or isinstance(found, Mapping):
-            for name, value in wanted.items():
+            for name, value in desired.items():
                 yield from drifted((found or {}).get(name), value, (*path, name))
         else:
             yield path
-    elif isinstance(wanted, list):
-        yield from _drifted_list(found or [], wanted, path)
-    elif found != wanted and not (found in _EMPTY and wanted in _EMPTY):
+    elif isinstance(desired, list):
+        yield from _drifted_list(found or [], desired, path)
+    elif found != desired and not (found in _EMPTY and desired in _EMPTY):
         amount = None if _QUANTITIES.isdisjoint(path[-2:]) else _quantity(found)
-        if amount is None or amount != _quantity(wanted):
+        if amount is None or amount != _quantity(desired):
             yield path
 
 
-def _drifted_list(found: Any, wanted: list[Any], path: Path) -> Iterator[Path]:
+def _drifted_list(found: Any, desired: list[Any], path: Path) -> Iterator[Path]:
     """Yield the entries that differ if the list has a key to match them by; otherwise the whole list."""
     key = MERGE_KEYS.get(str(path[-1])) if path else None
     if not isinstance(found, list):
         yield path
-    elif key is None or not all(isinstance(entry, Mapping) and key in entry for entry in wanted):
-        pairs = zip(found, wanted, strict=False)
-        if len(found) != len(wanted) or not all(covers(one, other, path) for one, other in pairs):
+    elif key is None or not all(isinstance(entry, Mapping) and key in entry for entry in desired):
+        pairs = zip(found, desired, strict=False)
+        if len(found) != len(desired) or not all(covers(one, other, path) for one, other in pairs):
             yield path
     else:
         by_key = {entry.get(key): entry for entry in found if isinstance(entry, Mapping)}
-        for entry in wanted:
+        for entry in desired:
             yield from drifted(by_key.get(entry[key]), entry, (*path, (key, entry[key])))
 
 

@@ -75,15 +75,15 @@ def has_other_inputs(found: Object, manifest: Manifest) -> bool:
     Both its annotation and its pods must say so, because others may edit the annotation and webhooks may rewrite
     the pods. Children of other kinds have no inputs and are changed in place.
     """
-    wanted: str | None = manifest["metadata"]["annotations"].get(names.INPUTS)
-    if wanted is None or annotations_of(found).get(names.INPUTS, wanted) == wanted:
+    desired: str | None = manifest["metadata"]["annotations"].get(names.INPUTS)
+    if desired is None or annotations_of(found).get(names.INPUTS, desired) == desired:
         return False
     spec = found["spec"]
     template = spec.get("template") or spec["scheduler"]
     # The pod template names the digest if users added parts to the pod.
     told = annotations_of(template).get(names.INPUTS) if "metadata" in template else None
     if told:
-        return told != wanted
+        return told != desired
     pod = template["spec"]
     [first, *_] = pod.get("containers") or [{}]
     inputs = {
@@ -96,7 +96,7 @@ def has_other_inputs(found: Object, manifest: Manifest) -> bool:
         store = store_of(first)
         if store:
             inputs["store"] = store
-    return digest(inputs) != wanted
+    return digest(inputs) != desired
 
 
 def container(s: Situation, name: str, command: list[str], **parts: Any) -> dict[str, Any]:

@@ -64,9 +64,9 @@ def contention(seen: Observed, manifests: Iterable[Manifest], clock: Clock) -> C
         if not fields or (found is None and (seen.failures or not seen.job.get("status"))):
             continue
         changed = put_backs.get(ref)
-        wanted = annotations_of(manifest)[names.MANIFEST]
-        is_same = found is None or annotations_of(found).get(names.MANIFEST) == wanted
-        is_same = is_same or (changed is not None and changed.manifest == wanted)
+        desired = annotations_of(manifest)[names.MANIFEST]
+        is_same = found is None or annotations_of(found).get(names.MANIFEST) == desired
+        is_same = is_same or (changed is not None and changed.manifest == desired)
         is_fought_over = changed is not None and all(changed.rounds.get(field, 0) >= FREE_ROUNDS for field in fields)
         # Another manifest is applied at once: it comes from the job, and not from the fight.
         if changed is not None and is_same and is_fought_over and clock.within(changed.at, _wait_seconds(changed)):

@@ -100,7 +100,7 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
     if is_expired and s.previous.completion_time:
         return Writes(delete_job=True)
 
-    # A child that cannot be changed to what is wanted is deleted, and a later pass makes it again.
+    # A child that cannot be changed to what is desired is deleted, and a later pass makes it again.
     trainer = Ref("Job", names.trainer(seen.name))
     is_trainer_lost = s.mode is Mode.ACTIVE and has_lost_trainer(seen, s.storage.is_kept, clock)
     changed: list[Manifest] = []
@@ -176,32 +176,32 @@ def _rejected(seen: Observed, error: BatchGrowthError) -> Writes:
 
 def _wanted(s: Situation, w: Workforce) -> list[Manifest]:
     """Return the children in the order in which to apply them: objects that pods mount come before the pods."""
-    wanted: list[Manifest] = []
+    desired: list[Manifest] = []
     if s.mode is not Mode.OVER:
-        wanted.append(plan_config_map(s))
+        desired.append(plan_config_map(s))
         if s.seen.tls_secrets is not None:
-            wanted += secrets(s, s.seen.tls_secrets)
-        wanted.append(progress_config_map(s))
-        wanted.append(service_account(s))
-        wanted.append(progress_role(s))
-        wanted.append(progress_role_binding(s))
-        wanted.append(network_policy(s))
+            desired += secrets(s, s.seen.tls_secrets)
+        desired.append(progress_config_map(s))
+        desired.append(service_account(s))
+        desired.append(progress_role(s))
+        desired.append(progress_role_binding(s))
+        desired.append(network_policy(s))
     if s.mode is Mode.ACTIVE and s.storage.size:
-        wanted.append(checkpoint_claim(s))
+        desired.append(checkpoint_claim(s))
     cluster: Manifest | None = None
     if s.cluster_policy is ClusterPolicy.APPLY:
         cluster = dask_cluster(s)
-        wanted.append(cluster)
-        wanted.append(worker_deployment(s, w.template, w.requested))
+        desired.append(cluster)
+        desired.append(worker_deployment(s, w.template, w.requested))
     if _is_trainer_wanted(s, cluster):
         # A suspended Job deletes its pods, and with them the containers that run on after the trainer.
         lingers = bool(lingering_pods(s.seen, s.clock))
-        wanted.append(trainer_job(s, suspend=s.mode is not Mode.ACTIVE or lingers))
-    return wanted
+        desired.append(trainer_job(s, suspend=s.mode is not Mode.ACTIVE or lingers))
+    return desired
 
 
 def _is_trainer_wanted(s: Situation, cluster: Manifest | None) -> bool:
-    """Return whether the trainer's Job is wanted.
+    """Return whether the trainer's Job is desired.
 
     A Job is recreated only after the last pod of the old one has ended, so that two trainers of a job never run at
     once, and not while the scheduler is about to be replaced. If its node is lost, a trainer may still work unseen, so

@@ -177,8 +177,8 @@ def missing_parts_of(seen: Observed) -> list[Ref]:
     phase = ((seen.cluster or {}).get("status") or {}).get("phase")
     if phase in (None, "", "Error") or is_terminating(seen.cluster):
         return []
-    wanted = [Ref(kind, names.scheduler(seen.name)) for kind in ("Deployment", "Service")]
-    return [ref for ref in wanted if ref not in seen.parts]
+    desired = [Ref(kind, names.scheduler(seen.name)) for kind in ("Deployment", "Service")]
+    return [ref for ref in desired if ref not in seen.parts]
 
 
 def _claim_problems(seen: Observed, clock: Clock) -> Iterator[Problem]:

@@ -309,8 +309,8 @@ def left_over(seen: Observed) -> Problem | None:
 
 def _strangers(seen: Observed) -> dict[Ref, Object]:
     """Return the objects of others that have the names of the job's children, as far as they have the job's label."""
-    wanted = _children(seen.name)
-    return {ref: body for ref, body in seen.strangers.items() if ref in wanted}
+    desired = _children(seen.name)
+    return {ref: body for ref, body in seen.strangers.items() if ref in desired}
 
 
 def _is_going(body: Object) -> bool:

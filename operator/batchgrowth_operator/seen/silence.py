@@ -91,8 +91,8 @@ def _scheduler(seen: Observed) -> str:
 def _workers(seen: Observed) -> str:
     workers = seen.workers or {}
     ready = (workers.get("status") or {}).get("readyReplicas", 0)
-    wanted = (workers.get("spec") or {}).get("replicas", 0)
-    return f"{ready} of {wanted} worker pods are ready."
+    desired = (workers.get("spec") or {}).get("replicas", 0)
+    return f"{ready} of {desired} worker pods are ready."
 
 
 def _is_ready(pod: Object) -> bool:
