@@ -1,6 +1,6 @@
 """What the next look at a measured quantity will probably decide, so that workers can be requested ahead of it.
 
-It decides nothing, which growth.py does at that look: a wrong one costs a worker that idles for a while.
+It decides nothing, which course.py does at that look: a wrong one costs a worker that idles for a while.
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import ConfigDict, Field
 
-from batchgrowth.growth import Course
+from batchgrowth.course import Course
 from batchgrowth.looks import LARGEST_BATCH
 from batchgrowth.plan import BatchDecision, Plan
 from batchgrowth.spec.running import MOST_WORKERS

@@ -1,6 +1,6 @@
 """The parts of an update's learning rate: the rule's rate, the schedule's factor, the warm-up, and AdaScale's gain.
 
-`Plan.learning_rate_at` in plan.py brings the first three together, and `Course.learning_rate` in growth.py the gain,
+`Plan.learning_rate_at` in plan.py brings the first three together, and `Course.learning_rate` in course.py the gain,
 since a training measures it. A worker asks replica/growth_state.py for it at each update.
 """
 

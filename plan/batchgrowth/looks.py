@@ -1,4 +1,4 @@
-"""The information that a measured rule of growth gets of a training: signals, timings, and the looks at which growth.py
+"""The information that a measured rule of growth gets of a training: signals, timings, and the looks at which course.py
 asks it.
 """
 

@@ -30,11 +30,11 @@ from batchgrowth_trainer.plots import plot_runs
 from batchgrowth_trainer.record.checkpoint import newest_whole
 from batchgrowth_trainer.record.functions import NAMED, changes, function_in, importable_name, is_function, packed
 from batchgrowth_trainer.record.history import HISTORY_COLUMNS, HISTORY_FILE
-from batchgrowth_trainer.record.origin import Origin
 from batchgrowth_trainer.record.output import EARLIER
 from batchgrowth_trainer.record.runs import JOB_FILE, RecordedRun, manifest_text, read_run, recorded_job
 from batchgrowth_trainer.record.storage import CHECKPOINTS
 from batchgrowth_trainer.record.summary import facts_of, read_summary
+from batchgrowth_trainer.record.workload_source import Origin
 from batchgrowth_trainer.replica.seeds import untouched_randomness
 from batchgrowth_trainer.sinks.display import NotebookDisplay, make_display
 from batchgrowth_trainer.sinks.events import Event, Note, Sink, Sinks

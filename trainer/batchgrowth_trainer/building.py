@@ -19,10 +19,10 @@ from batchgrowth_trainer.exchange.trial import try_exchange
 from batchgrowth_trainer.initial_weights import begin_with
 from batchgrowth_trainer.record.checkpoint import Saved, newest_whole
 from batchgrowth_trainer.record.functions import function_in
-from batchgrowth_trainer.record.origin import find_workload
 from batchgrowth_trainer.record.output import BEST_FILE, WEIGHTS_FILE
 from batchgrowth_trainer.record.runs import recorded_job
 from batchgrowth_trainer.record.storage import CHECKPOINTS
+from batchgrowth_trainer.record.workload_source import find_workload
 from batchgrowth_trainer.replica.devices import make_device, prepare_process
 from batchgrowth_trainer.replica.evaluation import try_evaluation
 from batchgrowth_trainer.replica.flat import modules_of

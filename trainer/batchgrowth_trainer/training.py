@@ -34,15 +34,15 @@ from batchgrowth_trainer.pool.takeover import Fence, take_over_aside
 from batchgrowth_trainer.pool.worker_pool import WorkerPool
 from batchgrowth_trainer.record import storage
 from batchgrowth_trainer.record.checkpoint import Checkpoints, CheckpointStore, Saved
-from batchgrowth_trainer.record.continuing import ThisJob
 from batchgrowth_trainer.record.decided import RECORD, STOP, course_of, decisions_in, judged_in
 from batchgrowth_trainer.record.functions import FUNCTION_FILE, function_in
 from batchgrowth_trainer.record.history import EVALUATIONS_FILE, GROWTH_FILE, HISTORY_FILE, History, HistoryRow
-from batchgrowth_trainer.record.origin import ORIGIN_FILE, Origin
 from batchgrowth_trainer.record.output import BEST_FILE, WEIGHTS_FILE, OutputFolder
 from batchgrowth_trainer.record.runs import read_history
+from batchgrowth_trainer.record.same_job import ThisJob
 from batchgrowth_trainer.record.snapshot import Trained, weights_sha256
 from batchgrowth_trainer.record.storage import CHECKPOINTS, reported_as_checkpoint_error
+from batchgrowth_trainer.record.workload_source import ORIGIN_FILE, Origin
 from batchgrowth_trainer.sinks.events import Finished, Held, Note, Sink, Sinks, Started, Stopped
 from batchgrowth_trainer.sinks.log import Journal, LogLines
 from batchgrowth_trainer.sinks.telemetry import Endpoint, Telemetry

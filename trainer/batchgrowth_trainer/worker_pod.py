@@ -7,7 +7,7 @@ without a handler.
 import gc
 import os
 
-from batchgrowth_trainer.worker.exits import exit_when_asked
+from batchgrowth_trainer.worker.signals import exit_when_asked
 
 exit_when_asked()
 
@@ -22,7 +22,7 @@ from batchgrowth_trainer.worker.service import LEAVE  # noqa: E402
 
 set_up_logs(Logs.of(os.environ))
 dask_worker.get_ip = interface_towards  # Dask's own finds an address of IPv4 alone if the scheduler is given by name
-gc.freeze()  # as in worker/preloaded.py
+gc.freeze()  # as in worker/fork_server_preload.py
 
 
 async def dask_setup(worker: Worker) -> None:

@@ -24,7 +24,7 @@ from kubernetes.dynamic.exceptions import DynamicApiError
 from urllib3.exceptions import HTTPError
 
 from batchgrowth_operator.seen.observed import Object, Ref
-from batchgrowth_operator.seen.refusals import is_namespace_end
+from batchgrowth_operator.seen.refused_objects import is_namespace_end
 
 
 class Kind(NamedTuple):

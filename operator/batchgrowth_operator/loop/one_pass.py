@@ -19,7 +19,7 @@ from batchgrowth_operator.job.transitions import heading, taken_up
 from batchgrowth_operator.loop.metrics import OperatorMetrics
 from batchgrowth_operator.loop.queue import DEBOUNCE_SECONDS, PassResult, ProgressRate
 from batchgrowth_operator.seen.observed import Failure, stored_status
-from batchgrowth_operator.seen.refusals import is_of_dying_namespace
+from batchgrowth_operator.seen.refused_objects import is_of_dying_namespace
 
 BLIND_SECONDS = 1.0
 """Time between two looks at whether the watches of a job's namespace work again."""

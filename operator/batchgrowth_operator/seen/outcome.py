@@ -25,14 +25,14 @@ from batchgrowth_operator.seen.observed import (
     endings_of,
     truncated,
 )
-from batchgrowth_operator.seen.trainer_pods import lingering_pods, pods_of_job
-from batchgrowth_operator.seen.turned_away import (
+from batchgrowth_operator.seen.refused_pods import (
     FAILED,
     has_failed_by_nodes_alone,
     last_removal,
     num_refused,
     was_removed,
 )
+from batchgrowth_operator.seen.trainer_pods import lingering_pods, pods_of_job
 
 MOST_FRUITLESS_RETRIES = 10
 """Restarts after exit code 75 without a further update, after which the job has failed."""

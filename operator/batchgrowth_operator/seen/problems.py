@@ -23,7 +23,7 @@ from batchgrowth_operator.seen.observed import (
     is_terminating,
     truncated,
 )
-from batchgrowth_operator.seen.refusals import (
+from batchgrowth_operator.seen.refused_objects import (
     FOREIGN,
     Problem,
     left_over,

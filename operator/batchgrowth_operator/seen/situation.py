@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
-from batchgrowth.continuation import what_differs
 from batchgrowth.contract.progress import LONGEST_PERIOD_SECONDS, Progress
 from batchgrowth.contract.status import JobStatus, RetriesStatus
 from batchgrowth.errors import Fault, SpecError
 from batchgrowth.manifest.reading import StoredJob
 from batchgrowth.plan import BatchDecision, Plan, Stage, make_plan
+from batchgrowth.same_updates import what_differs
 from batchgrowth.spec import JobSpec, mathematics
 
 from batchgrowth_operator.seen.clock import Clock, seconds_since
@@ -25,7 +25,7 @@ from batchgrowth_operator.seen.progress import (
     training_state,
     undecided,
 )
-from batchgrowth_operator.seen.refusals import Problem
+from batchgrowth_operator.seen.refused_objects import Problem
 from batchgrowth_operator.seen.storage import Storage, storage_of
 from batchgrowth_operator.seen.trainer_pods import is_cut_off, is_running, is_stopped
 from batchgrowth_operator.settings import Defaults

@@ -16,7 +16,7 @@ from batchgrowth_operator.seen.observed import (
     is_owned_by,
     is_terminating,
 )
-from batchgrowth_operator.seen.turned_away import has_failed_by_nodes_alone
+from batchgrowth_operator.seen.refused_pods import has_failed_by_nodes_alone
 
 KUBELETS_REASONS = ("ContainersNotReady", "ReadinessGatesNotReady", "PodCompleted", "PodFailed")
 """Reasons for which a kubelet, whose node is there, calls a pod not ready."""

@@ -11,7 +11,7 @@ import pytest
 import torch
 from batchgrowth.errors import CheckpointError, DataError, Interrupted
 from batchgrowth_trainer import Run, Workload, commands, load, train
-from batchgrowth_trainer.record.origin import Origin
+from batchgrowth_trainer.record.workload_source import Origin
 from batchgrowth_trainer.training import Options
 from batchgrowth_trainer.training import train as train_job
 

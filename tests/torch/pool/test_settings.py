@@ -6,7 +6,7 @@ from multiprocessing import forkserver, util
 import dask
 import pytest
 from batchgrowth.errors import ClusterError
-from batchgrowth_trainer.pool import settings
+from batchgrowth_trainer.pool import fork_server, settings
 
 IDLE = "distributed.scheduler.idle-timeout"
 
@@ -39,7 +39,7 @@ def test_the_interpreter_of_workers_starts_without_the_user_s_settings(monkeypat
         started.append(util._args_from_interpreter_flags())
 
     monkeypatch.setattr(forkserver, "ensure_running", start)
-    settings.start_fork_server("a_module", {"PYTHONHASHSEED": "6640", "OMP_NUM_THREADS": "2"})
+    fork_server.start_fork_server("a_module", {"PYTHONHASHSEED": "6640", "OMP_NUM_THREADS": "2"})
 
     own = {"PYTHONWARNINGS": None, "PYTHONHASHSEED": "6640", "PYTHONPATH": "mine", "DASK_SCHEDULER": None,
            "OMP_NUM_THREADS": "2", "MINE": "1"}  # fmt: skip
@@ -63,4 +63,4 @@ def test_a_path_that_is_too_long_for_a_socket_ends_the_run(monkeypatch: pytest.M
 
     monkeypatch.setattr(forkserver, "ensure_running", start)
     with pytest.raises(ClusterError, match=r"AF_UNIX path too long.* set TMPDIR to a folder of your own"):
-        settings.start_fork_server("a_module", {})
+        fork_server.start_fork_server("a_module", {})

@@ -20,7 +20,7 @@ import torch
 from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.contract.progress import TRAINER
 from batchgrowth.plan import Step
-from batchgrowth.spot_checks import ANSWERS, ANSWERS_ALONE, is_due, updates_between, verdict_of
+from batchgrowth.spot_check_verdicts import ANSWERS, ANSWERS_ALONE, is_due, updates_between, verdict_of
 from batchgrowth.sum_tree import lay_out
 
 from batchgrowth_trainer.building import build_replica

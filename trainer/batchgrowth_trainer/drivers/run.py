@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from batchgrowth.contract.figures import ExchangeFigures
+from batchgrowth.course import Course
 from batchgrowth.errors import BatchGrowthError, CheckpointError, ClusterError, Superseded
 from batchgrowth.evaluations import BestEvaluation, evaluation_due
 from batchgrowth.expected_batch import expected_batch_of, expected_plan
-from batchgrowth.growth import Course
 from batchgrowth.plan import BatchDecision, Plan, Stage, make_plan
 from batchgrowth.position import Position
 

@@ -1,4 +1,7 @@
-"""Gossip: each logical replica averages its weights with the weights of its neighbours in a graph."""
+"""Gossip: each logical replica averages its weights with the weights of its neighbours in a graph.
+
+logical_replicas.py has the state of each replica, and their rounds; `Gossip.mix` is what neighbours do.
+"""
 
 from collections.abc import Mapping, Sequence
 

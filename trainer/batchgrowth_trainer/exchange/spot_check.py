@@ -1,11 +1,11 @@
 """Spot checks: now and then all members compute one shard, from the state that all of them have, and compare the bits.
 
 The answers of workers whose arithmetic is the same must be equal, bit for bit. So a difference shows a worker that
-computes wrongly (silent data corruption), or code that depends on something else than its inputs and its seed; see
-batchgrowth/spot_checks.py for the judgement. drivers/generations.py (`_undo`) then replaces the workers that are wrong,
-and training goes back; GatherScatter and SingleProcess check in their own drivers. The members compare their states as
-well, which shows a wrong step of the optimizer. The shards of an update are computed as ever, so no bit of the weights
-depends on a check.
+computes wrongly (silent data corruption), or code that depends on something else than its inputs and its seed;
+batchgrowth/spot_check_verdicts.py says which. drivers/generations.py then replaces the workers that are wrong, and
+training goes back (`_undo`); of two that contradict each other, a third is the arbiter (`_found_by_one_more`).
+GatherScatter and SingleProcess check in their own drivers. The members compare their states as well, which shows a
+wrong step of the optimizer. The shards of an update are computed as ever, so no bit of the weights depends on a check.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth.plan import Step
 from batchgrowth.spec import JobSpec
-from batchgrowth.spot_checks import ANSWERS, ANSWERS_ALONE, is_due, updates_between, verdict_of
+from batchgrowth.spot_check_verdicts import ANSWERS, ANSWERS_ALONE, is_due, updates_between, verdict_of
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.group import swap_with_all

@@ -22,16 +22,17 @@ from distributed import LocalCluster, Nanny
 from distributed.core import Status
 from distributed.security import Security
 
+from batchgrowth_trainer.pool.fork_server import start_fork_server
 from batchgrowth_trainer.pool.scratch import scratch_folder
-from batchgrowth_trainer.pool.settings import dask_settings, start_fork_server
+from batchgrowth_trainer.pool.settings import dask_settings
 from batchgrowth_trainer.pool.starts import EndedStart, check_starts
 from batchgrowth_trainer.worker.addresses import bracketed, loopback
-from batchgrowth_trainer.worker.local import place_of_fatal_error
+from batchgrowth_trainer.worker.local_preload import place_of_fatal_error
 from batchgrowth_trainer.worker.own_certificate import own_certificate
 
-PRELOADED = "batchgrowth_trainer.worker.preloaded"
+PRELOADED = "batchgrowth_trainer.worker.fork_server_preload"
 """The module that the server that forks workers imports."""
-_PRELOAD = "batchgrowth_trainer.worker.local"
+_PRELOAD = "batchgrowth_trainer.worker.local_preload"
 _LOGS = "batchgrowth_trainer.worker.logs"
 """Modules that Dask imports in each worker."""
 _OF_PYTHON = 1_000  # objects that Python itself may have frozen: version 3.12 starts with some 400

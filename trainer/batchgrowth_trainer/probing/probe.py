@@ -17,8 +17,8 @@ from batchgrowth_trainer.building import begin, build_replica
 from batchgrowth_trainer.drivers.single_process import make_update
 from batchgrowth_trainer.probing.started import ProbeStart, start_of
 from batchgrowth_trainer.record.functions import function_in
-from batchgrowth_trainer.record.origin import find_workload
 from batchgrowth_trainer.record.snapshot import weights_sha256
+from batchgrowth_trainer.record.workload_source import find_workload
 from batchgrowth_trainer.replica.evaluation import training_loss
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.seeds import draw_seed

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 from batchgrowth.choices import EXCHANGES
-from batchgrowth.continuation import what_differs
+from batchgrowth.course import Course
 from batchgrowth.errors import CheckpointError, DataError, Fault, PlanError, SpecError
-from batchgrowth.growth import Course
 from batchgrowth.manifest.reading import load_manifest
 from batchgrowth.plan import Plan, make_plan
+from batchgrowth.same_updates import what_differs
 from batchgrowth.spec import BatchGrowthJob, Growth, JobSpec, mathematics
 from torch import Tensor
 

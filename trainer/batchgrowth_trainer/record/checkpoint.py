@@ -1,5 +1,7 @@
 """Checkpoints that are complete or absent, and that name the job they belong to.
 
+`continued` says whether one that is found belongs to this job, by same_job.py, which asks batchgrowth/same_updates.py.
+
 A checkpoint has two parts, wherever it is stored: the state as flat tensors without a pickle, and a manifest with the
 state's digest, the fields of the spec that determine the weights, and its own digest.
 """
@@ -191,7 +193,7 @@ def read_state(manifest: Manifest, state: bytes) -> Saved:
 
 
 class ContinuingJob(Protocol):
-    """What a job says of a checkpoint that it finds: see record.continuing."""
+    """What a job says of a checkpoint that it finds: same_job.ThisJob."""
 
     def what_differs(self, there: Mapping[str, Any], snapshot: Snapshot) -> str:
         """Return what of the updates done would be different in this job; "" if nothing."""

@@ -19,10 +19,10 @@ from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.record.checkpoint import folders_in
 from batchgrowth_trainer.record.functions import FUNCTION_FILE
 from batchgrowth_trainer.record.history import EVALUATIONS_FILE, GROWTH_FILE, HISTORY_FILE
-from batchgrowth_trainer.record.origin import ORIGIN_FILE
 from batchgrowth_trainer.record.runs import JOB_FILE, manifest_text
 from batchgrowth_trainer.record.storage import CHECKPOINTS, open_own, replace_file, storage_error
 from batchgrowth_trainer.record.summary import SUMMARY_FILE, read_summary
+from batchgrowth_trainer.record.workload_source import ORIGIN_FILE
 
 EARLIER = "earlier"
 WEIGHTS_FILE = "model.safetensors"

@@ -19,11 +19,11 @@ from obstore.store import MemoryStore, ObjectStore, from_url
 from batchgrowth_trainer.record import checkpoint, storage
 from batchgrowth_trainer.record.checkpoint import ContinuingJob, Damaged, Foreign, Manifest, Saved
 from batchgrowth_trainer.record.history import EVALUATIONS_FILE, GROWTH_FILE, HISTORY_FILE, RowFile
-from batchgrowth_trainer.record.origin import ORIGIN_FILE
 from batchgrowth_trainer.record.output import BEST_FILE, WEIGHTS_FILE
 from batchgrowth_trainer.record.runs import JOB_FILE
 from batchgrowth_trainer.record.snapshot import Snapshot
 from batchgrowth_trainer.record.summary import SUMMARY_FILE
+from batchgrowth_trainer.record.workload_source import ORIGIN_FILE
 
 # --- A bucket of an object store, and what its errors mean for a run: see `record.storage` ---
 # The texts of a store's errors may quote keys, so messages hold only its status and error code.

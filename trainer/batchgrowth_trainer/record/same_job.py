@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from batchgrowth.continuation import what_differs
 from batchgrowth.plan import Plan, make_plan
+from batchgrowth.same_updates import what_differs
 from batchgrowth.spec import JobSpec, mathematics
 
 from batchgrowth_trainer.record.decided import course_of, decisions_in

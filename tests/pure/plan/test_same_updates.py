@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from batchgrowth.continuation import what_differs
-from batchgrowth.growth import Course
+from batchgrowth.course import Course
 from batchgrowth.plan import BatchDecision, make_plan
 from batchgrowth.position import Position
+from batchgrowth.same_updates import what_differs
 from batchgrowth.spec import mathematics
 
 pytestmark = pytest.mark.fault("N05")

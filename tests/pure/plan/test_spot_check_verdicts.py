@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 from batchgrowth.contract.figures import ExchangeFigures
-from batchgrowth.spot_checks import SHARDS_BETWEEN, Verdict, is_due, updates_between, verdict_of
+from batchgrowth.spot_check_verdicts import SHARDS_BETWEEN, Verdict, is_due, updates_between, verdict_of
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Decides at each look whether a measured batch grows, and keeps the decisions so far and the plan that follows.
 
 The chain: the trainer's replica/growth_state.py hands over what an update measured, `Course` here looks when one is
-due, the rule of the job in choices/growth_measured.py says which batch it wants, and `Course.bounded` bounds that.
+due, the rule of the job in choices/growth_measured.py says which batch it wants, and `Course.bounded` bounds that. It
+is in force once the replica follows `Course.decisions` (`Replica.advance`).
 
 Everything here is pure and exact in the order of its operations, so all members of a group that see the same sums take
 the same decisions. The memory of a course is a list of numbers, which the trainer keeps with the model's state:
