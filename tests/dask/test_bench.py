@@ -111,7 +111,9 @@ def test_an_exchange_moves_at_least_one_gradient_each_way(results):
 
 
 def test_pauses_of_joins_and_leaves(results):
-    assert [one["pattern"] for one in results["pauses"]] == ["mlp 2-1-2", "mlp 4-2-4", "wrn 2-1-2", "wrn 4-2-4"]
+    verified = ["mlp 2-1-2, verified", "wrn 2-1-2, verified"]
+    patterns = [one["pattern"] for one in results["pauses"]]
+    assert patterns == ["mlp 2-1-2", "mlp 4-2-4", "wrn 2-1-2", "wrn 4-2-4", *verified]
     for one in results["pauses"]:
         assert len(one["joins"]) == len(one["leaves"]) == 2
         assert all(0 < pause < 60 for pause in (*one["joins"], *one["leaves"]))

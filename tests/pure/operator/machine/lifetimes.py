@@ -39,8 +39,11 @@ CHILDREN = (
 PARTS = (Ref("Deployment", SCHEDULER), Ref("Service", SCHEDULER))
 MOST_ROUNDS = 40
 """Passes after which a job must be at rest once trouble has stopped."""
-QUIET_SECONDS = (1, 12, 25, 60, 310, 1)
-"""Waits in which nothing may be written at rest; they outlast every wait of a job that has none of its own."""
+QUIET_SECONDS = (1, 12, 25, 60, 310, 1, 1)
+"""Waits in which nothing may be written at rest; they outlast every wait of a job that has none of its own.
+
+Secrets are read in the pass after the longest; what is refused then is in the status of the next one.
+"""
 SPECS = st.fixed_dictionaries(
     {"suspend": st.sampled_from([False, False, False, True])},
     optional={
@@ -314,7 +317,12 @@ class Lifetimes(RuleBasedStateMachine):
         """The cluster is as the job wants it."""
         job = self.server.get(JOB_REF)
         if job is None:
-            left = [ref for ref, body in self.server.objects.items() if body["metadata"].get("ownerReferences")]
+            others = {body["metadata"]["uid"] for body in self.foreign.values()}  # whose Job makes a pod, too
+            left = [
+                ref
+                for ref, body in self.server.objects.items()
+                if any(owner["uid"] not in others for owner in body["metadata"].get("ownerReferences") or ())
+            ]
             wants(not left, f"{left} went with the job")
             return
         status = job.get("status") or {"conditions": ()}
