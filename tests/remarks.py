@@ -1,10 +1,12 @@
 """Jobs that ask for what they cannot get, and what is remarked on each: the corpus of notes.py and of the warnings."""
 
+from contextlib import suppress
 from typing import Any
 
 import yaml
 from batchgrowth import BatchGrowthJob, make_plan
 from batchgrowth.choices import CHOICES, GROWTH, LEARNING_RATES
+from batchgrowth.errors import SpecError
 from batchgrowth.extend import always_acts
 from batchgrowth.manifest.reading import read_manifest
 from batchgrowth.notes import remarks
@@ -88,6 +90,15 @@ def kept_from_acting(registry: Registry[Any], name: str) -> BatchGrowthJob:
     if registry.field_path == "optimizer.type":
         changes[f"optimizer__{registry[name].block_name}"] = {"weightDecay": "0"}
     return chosen(registry, name, **changes)
+
+
+def idle_jobs() -> dict[str, BatchGrowthJob]:
+    """A job for each entry that acts only sometimes, in which it cannot act, by name; none for those that are refused."""
+    made = {}
+    for registry, name in ACT_ONLY_SOMETIMES:
+        with suppress(SpecError):
+            made[f"{registry.field_path} {name}, idle"] = kept_from_acting(registry, name)
+    return made
 
 
 Changes = dict[str, Any]

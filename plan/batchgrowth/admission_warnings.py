@@ -44,7 +44,7 @@ class AdmissionWarning:
 
 
 def admission_warnings() -> tuple[AdmissionWarning, ...]:
-    """Return every warning, in the order of the spec's fields."""
+    """Return every warning."""
     return (*_of_the_growth(), *_of_the_learning_rate(), *_of_optimizers(), *_of_exchanges(), *_of_the_rest())
 
 
@@ -58,7 +58,7 @@ def _of_object(cel: str) -> str:
     return re.sub(r"(?<![.\w])spec\.", "object.spec.", cel)
 
 
-def _set(place: str, entry: Entry, field: str) -> str:
+def _setting(place: str, entry: Entry, field: str) -> str:
     """Return the CEL of a setting of an exchange or optimizer, whose block may be left out."""
     assert entry.block is not None
     info = entry.block.model_fields[field]
@@ -73,7 +73,7 @@ def _literal(value: Any) -> str:
 
 
 VARIABLES = {
-    "constant": (f"spec.batch.growth.type in {[name for name, entry in GROWTH.items() if entry.idle is always_acts]}"),
+    "constant": f"spec.batch.growth.type in {[name for name, entry in GROWTH.items() if entry.idle is always_acts]}",
     "falls": (
         f"spec.learningRate.rule in {[name for name, entry in LEARNING_RATES.items() if entry.falls_past_maximum]}"
     ),
@@ -171,7 +171,7 @@ def _of_optimizers() -> Iterator[AdmissionWarning]:
             yield AdmissionWarning(
                 "optimizer.withoutDecay",
                 f"spec.optimizer.type == '{name}' && has(spec.optimizer.withoutDecay) && "
-                f"double({_set('optimizer', entry, 'weight_decay')}) == 0.0",
+                f"double({_setting('optimizer', entry, 'weight_decay')}) == 0.0",
                 f"it spares nothing, since {block}.weightDecay is 0",
                 f"give {block}.weightDecay more than 0, or leave withoutDecay out",
             )
@@ -181,7 +181,7 @@ def _of_exchanges() -> Iterator[AdmissionWarning]:
     chosen = "spec.exchange.type"
     yield AdmissionWarning(
         "exchange.delayed.updates",
-        f"{chosen} == 'Delayed' && {_set('exchange', EXCHANGES['Delayed'], 'updates')} == 0",
+        f"{chosen} == 'Delayed' && {_setting('exchange', EXCHANGES['Delayed'], 'updates')} == 0",
         "0, so Delayed does what AllReduce does",
         "give 1 or more, or exchange.type AllReduce",
     )
@@ -196,25 +196,25 @@ def _of_exchanges() -> Iterator[AdmissionWarning]:
     yield AdmissionWarning(
         "exchange.elasticAveraging.elasticity",
         f"{chosen} == 'ElasticAveraging' && "
-        f"double({_set('exchange', EXCHANGES['ElasticAveraging'], 'elasticity')}) == 0.0",
+        f"double({_setting('exchange', EXCHANGES['ElasticAveraging'], 'elasticity')}) == 0.0",
         "0, so the centre keeps the first weights and pulls no replica",
         "give a decimal more than 0",
     )
     yield AdmissionWarning(
         "exchange.topK.density",
-        f"{chosen} == 'TopK' && double({_set('exchange', EXCHANGES['TopK'], 'density')}) == 1.0",
+        f"{chosen} == 'TopK' && double({_setting('exchange', EXCHANGES['TopK'], 'density')}) == 1.0",
         "1, so every change is sent at once",
         "give a decimal below 1",
     )
     yield AdmissionWarning(
         "exchange.hogwild.threads",
-        f"{chosen} == 'Hogwild' && {_set('exchange', EXCHANGES['Hogwild'], 'threads')} == 1",
+        f"{chosen} == 'Hogwild' && {_setting('exchange', EXCHANGES['Hogwild'], 'threads')} == 1",
         "1 thread shares the weights with no other, as in SingleProcess",
         "give 2 or more, or exchange.type SingleProcess",
     )
     yield AdmissionWarning(
         "exchange.gatherScatter.backups",
-        f"{chosen} == 'GatherScatter' && {_set('exchange', EXCHANGES['GatherScatter'], 'backups')} && "
+        f"{chosen} == 'GatherScatter' && {_setting('exchange', EXCHANGES['GatherScatter'], 'backups')} && "
         "spec.workers.maximum == 1",
         "true, but each stage has 1 worker, which nobody can repeat",
         "give workers.minimum and maximum 2 or more",

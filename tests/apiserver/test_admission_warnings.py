@@ -14,12 +14,11 @@ import yaml
 from batchgrowth import BatchGrowthJob
 from batchgrowth.admission_warnings import admission_warnings
 from batchgrowth.choices import CHOICES
-from batchgrowth.errors import SpecError
 from batchgrowth_operator.api.client import JOBS
 from kubernetes import config
 from operator_account import POLICIES, rendered
 from operator_field import until
-from remarks import ACT_ONLY_SOMETIMES, CASES, chosen, kept_from_acting, read, remarked
+from remarks import CASES, chosen, idle_jobs, read, remarked
 
 from cluster.apiserver import ApiServer
 
@@ -76,12 +75,7 @@ def jobs() -> dict[str, BatchGrowthJob]:
     for registry in CHOICES:
         for name in registry:
             made[f"{registry.field_path} {name}"] = chosen(registry, name)
-    for registry, name in ACT_ONLY_SOMETIMES:
-        try:
-            made[f"{registry.field_path} {name}, idle"] = kept_from_acting(registry, name)
-        except SpecError:
-            continue
-    return made
+    return made | idle_jobs()
 
 
 @pytest.mark.fault("N15")

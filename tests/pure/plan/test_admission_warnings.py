@@ -4,21 +4,10 @@ import re
 
 import pytest
 from batchgrowth.admission_warnings import AdmissionWarning, admission_variables, admission_warnings
-from batchgrowth.errors import SpecError
-from remarks import ACT_ONLY_SOMETIMES, CASES, kept_from_acting, read, remarked
+from remarks import CASES, idle_jobs, read, remarked
 
-
-def all_remarks() -> set[str]:
-    jobs = [read(**given) for _, given, _, _ in CASES]
-    for registry, name in ACT_ONLY_SOMETIMES:
-        try:
-            jobs.append(kept_from_acting(registry, name))
-        except SpecError:
-            continue
-    return {text for job in jobs for text in remarked(job)}
-
-
-REMARKS = all_remarks()
+JOBS = [*(read(**given) for _, given, _, _ in CASES), *idle_jobs().values()]
+REMARKS = {text for job in JOBS for text in remarked(job)}
 
 
 @pytest.mark.fault("N15")
