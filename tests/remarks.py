@@ -1,6 +1,7 @@
 """Jobs that ask for what they cannot get, and what is remarked on each: the corpus of notes.py and of the warnings."""
 
 from contextlib import suppress
+from copy import deepcopy
 from typing import Any
 
 import yaml
@@ -31,7 +32,7 @@ def read(**changes: Any) -> BatchGrowthJob:
         block = spec
         for parent in parents:
             block = block.setdefault(parent, {})
-        block[field] = value
+        block[field] = deepcopy(value)  # a later change of the same call may be inside it
     head = {"apiVersion": "batchgrowth.dev/v1alpha1", "kind": "BatchGrowthJob", "metadata": {"name": "small"}}
     return read_manifest(yaml.safe_dump({**head, "spec": spec}))
 
@@ -93,7 +94,7 @@ def kept_from_acting(registry: Registry[Any], name: str) -> BatchGrowthJob:
 
 
 def idle_jobs() -> dict[str, BatchGrowthJob]:
-    """A job for each entry that acts only sometimes, in which it cannot act, by name; none for those that are refused."""
+    """A job in which it cannot act for each entry that acts only sometimes, by name, unless it is refused."""
     made = {}
     for registry, name in ACT_ONLY_SOMETIMES:
         with suppress(SpecError):
