@@ -6,14 +6,14 @@ from grafana_foundation_sdk.builders import common
 from grafana_foundation_sdk.models.common import LineInterpolation, StackingMode
 
 from charts.panels import Panel, Query, bars, dial, lines, number
-from charts.queries import age, latest, mean, pace, quantiles
+from charts.queries import age, latest, mean, pace, progress, quantiles
 
 NOW: tuple[Panel, ...] = (
     dial(
         "Progress",
         "Fraction of the plan's updates that are done.",
         "percentunit",
-        Query(latest("batchgrowth_progress_ratio"), "progress"),
+        Query(progress(), "progress"),
     ).max(1),
     number(
         "Epochs",

@@ -16,6 +16,12 @@ def latest(metric: str, /, *by: str, **labels: str) -> str:
     return f"max{_by(by)} ({metric}{_matching(labels)})"
 
 
+def progress() -> str:
+    """Return the trainer's progress and, once it has ended, the operator's: nothing scrapes a trainer's last update."""
+    of_the_status = 'batchgrowth_operator_job_progress_ratio{job_namespace="$namespace", job_name="$job"}'
+    return f"max (batchgrowth_progress_ratio{{{OF_THE_JOB}}} or {of_the_status})"
+
+
 def age(metric: str) -> str:
     """Seconds since the timestamp in a metric; no series while it is 0."""
     return f"time() - ({latest(metric)} > 0)"

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from batchgrowth import names
-from batchgrowth.contract.metrics import OPERATOR, Metric
+from batchgrowth.contract.metrics import BY_NAME, OPERATOR, Metric
 from batchgrowth.contract.status import CONDITIONS, RESTATED
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
@@ -17,34 +17,43 @@ from batchgrowth_operator.seen.observed import Object, Observed, annotations_of,
 SHOWN = tuple(kind for kind in CONDITIONS if kind not in RESTATED)
 STATUSES = ("True", "False", "Unknown")
 CONDITION = "batchgrowth_operator_job_condition"
+PROGRESS = "batchgrowth_operator_job_progress_ratio"
 
 
-class Conditions(Collector):
-    """The conditions of all jobs as one metric; its series exist only while Prometheus scrapes them.
+class Jobs(Collector):
+    """The metrics of each job, from its status; their series exist only while Prometheus scrapes them.
 
     As prometheus_client objects, a job's two dozen series would take more memory than everything else about it.
     """
 
-    def __init__(self, metric: Metric) -> None:
-        self._metric = metric
-        self._states: dict[Key, tuple[int, ...]] = {}  # an index of STATUSES for each of SHOWN
+    def __init__(self, conditions: Metric, progress: Metric) -> None:
+        self._metrics = (conditions, progress)
+        self._states: dict[Key, tuple[tuple[int, ...], int | None]] = {}
+        # for each job an index of STATUSES for each of SHOWN, and the progress in percent, if it is known
 
-    def set(self, key: Key, statuses: Mapping[str, str]) -> None:
-        """Set the job's condition statuses by type; a missing condition is Unknown."""
-        self._states[key] = tuple(STATUSES.index(statuses.get(kind, "Unknown")) for kind in SHOWN)
+    def set(self, key: Key, status: Mapping[str, Any]) -> None:
+        """Set what the job's status shows; a missing condition is Unknown, and unknown progress has no series."""
+        statuses = {condition["type"]: condition["status"] for condition in status["conditions"]}
+        shown = tuple(STATUSES.index(statuses.get(kind, "Unknown")) for kind in SHOWN)
+        self._states[key] = shown, (status.get("trainerStatus") or {}).get("progressPercentage")
 
     def remove(self, key: Key) -> None:
         """Remove the job's series."""
         del self._states[key]
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield one gauge, 0 or 1, for each job, condition and status."""
-        family = GaugeMetricFamily(self._metric.name, self._metric.help, labels=self._metric.labels)
-        for key, states in list(self._states.items()):
-            for kind, state in zip(SHOWN, states, strict=True):
+        """Yield a gauge, 0 or 1, for each job, condition and status, and a gauge of each job's progress."""
+        conditions, progress = (
+            GaugeMetricFamily(metric.name, metric.help, labels=metric.labels) for metric in self._metrics
+        )
+        for key, (shown, percentage) in list(self._states.items()):
+            for kind, state in zip(SHOWN, shown, strict=True):
                 for index, status in enumerate(STATUSES):
-                    family.add_metric([*key, kind, status], float(index == state))
-        yield family
+                    conditions.add_metric([*key, kind, status], float(index == state))
+            if percentage is not None:
+                progress.add_metric(key, percentage / 100)
+        yield conditions
+        yield progress
 
 
 class OperatorMetrics:
@@ -52,7 +61,13 @@ class OperatorMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._metrics: dict[str, Any] = {metric.name: _collector(metric, self.registry) for metric in OPERATOR}
+        self._jobs = Jobs(BY_NAME[CONDITION], BY_NAME[PROGRESS])
+        self.registry.register(self._jobs)
+        self._metrics: dict[str, Any] = {
+            metric.name: _collector(metric, self.registry)
+            for metric in OPERATOR
+            if metric.name not in (CONDITION, PROGRESS)
+        }
         self._states: dict[Key, str] = {}
         self._resizes: dict[Key, str | None] = {}
 
@@ -91,7 +106,7 @@ class OperatorMetrics:
     def forget(self, key: Key) -> None:
         """Remove the series of a job that is gone."""
         if key in self._states:
-            self._metrics[CONDITION].remove(key)
+            self._jobs.remove(key)
             self._count(key, None)
 
     def forget_all(self) -> None:
@@ -101,8 +116,7 @@ class OperatorMetrics:
         self._metrics["batchgrowth_operator_watch_broken"].clear()
 
     def _status(self, key: Key, status: dict[str, Any]) -> None:
-        statuses = {condition["type"]: condition["status"] for condition in status["conditions"]}
-        self._metrics[CONDITION].set(key, statuses)
+        self._jobs.set(key, status)
         self._count(key, status["phase"])
         seconds = _resize_seconds(status)
         if seconds is not None and seconds != self._resizes.get(key):
@@ -128,11 +142,7 @@ def _digest(body: Object) -> str | None:
     return annotations_of(body).get(names.MANIFEST)
 
 
-def _collector(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | Histogram | Conditions:
-    if metric.name == CONDITION:
-        conditions = Conditions(metric)
-        registry.register(conditions)
-        return conditions
+def _collector(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
     if metric.kind == "histogram":
         return Histogram(metric.name, metric.help, metric.labels, buckets=metric.buckets, registry=registry)
     simple = Counter if metric.kind == "counter" else Gauge

@@ -159,6 +159,13 @@ OPERATOR = (
         "1 for the status that a job's condition has now, 0 for its other statuses.",
         labels=("job_namespace", "job_name", "type", "status"),
     ),
+    Metric(
+        "batchgrowth_operator_job_progress_ratio",
+        "gauge",
+        "Share of the plan's updates that are done, from 0 to 1, as the job's status shows it; it stays after the end.",
+        "ratio",
+        labels=("job_namespace", "job_name"),
+    ),
     Metric("batchgrowth_operator_jobs", "gauge", "Jobs, by state (the phase).", labels=("state",)),
     Metric(
         "batchgrowth_operator_reconcile_duration_seconds",

@@ -9,6 +9,7 @@ from batchgrowth_operator.loop.metrics import OperatorMetrics
 
 MakeWorld = Any
 KEY = Key("default", "digits")
+NAMES = {"job_namespace": "default", "job_name": "digits"}
 OF_TARGETS = {
     "cluster",
     "container",
@@ -44,11 +45,9 @@ def test_the_metrics_of_a_job_s_life(make_world: MakeWorld) -> None:
     world, telemetry = make_world(), OperatorMetrics()
     record(world, telemetry)
     assert value(telemetry, "jobs", state="Pending") == 1
-    assert (
-        value(telemetry, "job_condition", job_namespace="default", job_name="digits", type="Accepted", status="True")
-        == 1
-    )
+    assert value(telemetry, "job_condition", **NAMES, type="Accepted", status="True") == 1
     assert None is value(telemetry, "repairs_total", kind="Deployment")
+    assert None is value(telemetry, "job_progress_ratio", **NAMES)
 
     world.wait(4).scheduler_ready().workers_ready().trainer_runs().report(10)
     record(world, telemetry)
@@ -65,13 +64,17 @@ def test_the_metrics_of_a_job_s_life(make_world: MakeWorld) -> None:
     world.report(440)
     record(world, telemetry)
     assert value(telemetry, "repairs_total", kind="Deployment") == 1, "our own change is not a repair"
+    assert (
+        value(telemetry, "job_progress_ratio", **NAMES)
+        == world.job["status"]["trainerStatus"]["progressPercentage"] / 100
+        > 0
+    )
 
     telemetry.forget_all()
     telemetry.forget(KEY)
     assert value(telemetry, "jobs", state="Training") == 0
-    assert None is value(
-        telemetry, "job_condition", job_namespace="default", job_name="digits", type="Accepted", status="True"
-    )
+    assert None is value(telemetry, "job_condition", **NAMES, type="Accepted", status="True")
+    assert None is value(telemetry, "job_progress_ratio", **NAMES)
 
 
 def test_a_new_process_shows_jobs_that_are_never_written_again(training_world: MakeWorld) -> None:
@@ -87,8 +90,7 @@ def test_a_new_process_shows_jobs_that_are_never_written_again(training_world: M
 
     assert value(telemetry, "status_writes_total", result="unchanged") == 1
     assert value(telemetry, "jobs", state="Failed") == 1
-    failed = {"job_namespace": "default", "job_name": "digits", "type": "Succeeded", "status": "False"}
-    assert value(telemetry, "job_condition", **failed) == 1
+    assert value(telemetry, "job_condition", **NAMES, type="Succeeded", status="False") == 1
     observed = value(telemetry, "workers_ready_duration_seconds_count", direction="up")
     assert not observed, "the process before has observed that resize"
 
