@@ -65,6 +65,36 @@ _POD_NAME = re.compile(r'pods? "([^"]+)-[a-z0-9]{5}"')
 _ERROR_CLASS = re.compile(r"^[\w.]+(?:Error|Exception): ")
 FORBIDDEN = 403
 """Status of a refused request."""
+OTHER_PROCESSOR = re.compile(
+    "exec format error|no match for platform|no matching manifest for|no image found in (?:manifest list|image index)",
+    re.IGNORECASE,
+)
+"""What container runtimes say of an image for another kind of processor: when they pull it, or when they start it."""
+BUILD_FOR_THE_NODES = (
+    "Build the image for the processors of the nodes, by `docker build --platform`, or select nodes that it is for, by "
+    "the label kubernetes.io/arch in spec.pods.nodeSelector."
+)
+_REMEDIES_OF_PULLS = (
+    (
+        re.compile("x509:|gave HTTP response to HTTPS client"),
+        "The node does not trust the registry, and no field of the job mends that: configure the container runtime of "
+        "the nodes, or name an image of another registry in spec.image.",
+    ),
+    (
+        re.compile("toomanyrequests|429 Too Many Requests", re.IGNORECASE),
+        "The registry limits pulls: log in by spec.imagePullSecrets, or name an image of another registry in "
+        "spec.image.",
+    ),
+    (
+        re.compile("no such host|i/o timeout|connection refused|no route to host|handshake timeout|deadline exceeded"),
+        "The node does not reach the registry in spec.image: check the name, and the node's proxy and firewall.",
+    ),
+    (
+        re.compile("no space left on device"),
+        "The node's disk is full: free it, or let spec.pods.nodeSelector select other nodes.",
+    ),
+)
+"""What helps if an image cannot be pulled, by the container runtime's words."""
 REMEDIES = {
     "ImagePullFailed": "Give an image that the nodes can pull: spec.image, spec.imagePullSecrets.",
     "Unschedulable": "Add a node that fits, or request {less}.",
@@ -367,9 +397,20 @@ def _problem(reason: str, pod: str, text: str) -> Problem:
     else:
         if reason == "Unschedulable" and _UNBOUND.search(text):
             reason = "VolumePending"
-        remedy = REMEDIES.get(reason, "").format(less=less(pod))
+        remedy = _remedy(reason, pod, text)
     end = "" if not remedy or message.endswith((".", "!")) else "."
     return Problem(reason, truncated(f"{message}{end} {remedy}".strip()))
+
+
+def _remedy(reason: str, pod: str, text: str) -> str:
+    """Return what helps against a problem that the runtime describes in these words; "" if that is not known."""
+    if OTHER_PROCESSOR.search(text):
+        return BUILD_FOR_THE_NODES
+    if reason == "ImagePullFailed":
+        for words, remedy in _REMEDIES_OF_PULLS:
+            if words.search(text):
+                return remedy
+    return REMEDIES.get(reason, "").format(less=less(pod))
 
 
 def _time(event: Object) -> str:

@@ -110,6 +110,50 @@ def test_problems_in_the_status_of_pods(waiting_world: Any, found: Any, reason: 
     assert words in message(waiting_world, "ClusterReady")
 
 
+UNPACK = 'failed to pull and unpack image "registry.example.com/trainer:1": '
+HEAD = 'failed to do request: Head "https://registry.example.com/v2/trainer/manifests/1": '
+
+
+@pytest.mark.fault("O30")
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        (f"{UNPACK}no match for platform in manifest: not found", "docker build --platform"),
+        ("no matching manifest for linux/amd64 in the manifest list entries", "docker build --platform"),
+        (
+            'choosing image instance: no image found in manifest list for architecture amd64, variant "", OS linux',
+            "docker build --platform",
+        ),
+        (f"{HEAD}tls: failed to verify certificate: x509: certificate signed by unknown authority", "does not trust"),
+        (f"{HEAD}http: server gave HTTP response to HTTPS client", "does not trust"),
+        (f"{UNPACK}unexpected status from HEAD request: 429 Too Many Requests", "The registry limits pulls"),
+        (f"{HEAD}dial tcp: lookup registry.example.com: no such host", "does not reach the registry"),
+        (f"{HEAD}dial tcp 10.0.0.1:443: i/o timeout", "does not reach the registry"),
+        (f"{UNPACK}write /var/lib/containerd/x: no space left on device", "disk is full"),
+        (f"{UNPACK}registry.example.com/trainer:1: not found", "Give an image that the nodes can pull"),
+    ],
+)
+def test_what_helps_against_a_failed_pull(waiting_world: Any, said: str, remedy: str) -> None:
+    """By the words of containerd, CRI-O and Docker: an image that is there cannot be pulled for many reasons."""
+    waiting_world.pods = [pod("w", **container(state=pulling("ErrImagePull", said)))]
+    waiting_world.settle()
+
+    assert waiting_world.condition("ClusterReady") == ("False", "ImagePullFailed")
+    assert message(waiting_world, "ClusterReady").startswith(f"w: {said}. ")
+    assert remedy in message(waiting_world, "ClusterReady")
+
+
+@pytest.mark.fault("O30")
+def test_an_image_of_another_processor_that_was_pulled(waiting_world: Any) -> None:
+    """An image without a list of platforms is pulled whatever it is for, and cannot be started."""
+    ended = {"terminated": {"exitCode": 255, "reason": "Error", "message": "exec /opt/python: exec format error"}}
+    waiting_world.pods = [pod("w", **container(state=BACK_OFF, lastState=ended))]
+    waiting_world.settle()
+
+    assert waiting_world.condition("ClusterReady") == ("False", "PodBroken")
+    assert "exec format error. Build the image for the processors" in message(waiting_world, "ClusterReady")
+
+
 @pytest.mark.parametrize(
     ("happened", "reason", "words"),
     [
