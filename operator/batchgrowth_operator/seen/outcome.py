@@ -25,7 +25,7 @@ from batchgrowth_operator.seen.observed import (
     endings_of,
     truncated,
 )
-from batchgrowth_operator.seen.problems import BUILD_FOR_THE_NODES, OTHER_PROCESSOR
+from batchgrowth_operator.seen.problems import remedy_of_image
 from batchgrowth_operator.seen.refused_pods import (
     FAILED,
     has_failed_by_nodes_alone,
@@ -219,7 +219,7 @@ def _last_termination(seen: Observed) -> tuple[int | None, str, str]:
     """Return exit code and message of the trainer container that failed last, and when; None and "" if no such pod is
     left.
 
-    The message is the container's last output, with a remedy if it tells of an image for another kind of processor;
+    The message is the container's last output, with a remedy if it tells that the image is the wrong one;
     after a kill, which output does not explain, it ends with the likely cause. A pod that Kubernetes removed is not
     asked.
     """
@@ -234,8 +234,9 @@ def _last_termination(seen: Observed) -> tuple[int | None, str, str]:
     ended_at = str(last.get("finishedAt") or "")
     code = int(last["exitCode"])
     output = str(last.get("message") or "").strip()
-    if OTHER_PROCESSOR.search(output):
-        return code, f"{output}. {BUILD_FOR_THE_NODES}", ended_at
+    remedy = remedy_of_image(output)
+    if remedy and code not in REASONS:
+        return code, f"{output}. {remedy}", ended_at
     if code != KILLED:
         return code, output, ended_at
     why = "out of memory" if last.get("reason") == "OOMKilled" else _KILLED_OTHERWISE

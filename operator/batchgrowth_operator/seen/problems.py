@@ -65,15 +65,27 @@ _POD_NAME = re.compile(r'pods? "([^"]+)-[a-z0-9]{5}"')
 _ERROR_CLASS = re.compile(r"^[\w.]+(?:Error|Exception): ")
 FORBIDDEN = 403
 """Status of a refused request."""
-OTHER_PROCESSOR = re.compile(
-    "exec format error|no match for platform|no matching manifest for|no image found in (?:manifest list|image index)",
-    re.IGNORECASE,
+_REMEDIES_OF_IMAGES = (
+    (
+        re.compile(
+            "exec format error|no match for platform|no matching manifest for|"
+            "no image found in (?:manifest list|image index)",
+            re.IGNORECASE,
+        ),
+        "Build the image for the processors of the nodes, by `docker build --platform`, or select nodes that it is for, "
+        "by the label kubernetes.io/arch in spec.pods.nodeSelector.",
+    ),
+    (
+        re.compile(
+            r"executable file not found|No module named '?(?:batchgrowth|batchgrowth_trainer|dask|distributed)\b"
+        ),
+        "Build the image in spec.image from the trainer image, by FROM: it lacks batchgrowth.",
+    ),
 )
-"""What container runtimes say of an image for another kind of processor: when they pull it, or when they start it."""
-BUILD_FOR_THE_NODES = (
-    "Build the image for the processors of the nodes, by `docker build --platform`, or select nodes that it is for, by "
-    "the label kubernetes.io/arch in spec.pods.nodeSelector."
-)
+"""What helps against an image that is the wrong one, by the words of the container runtime or of Python.
+
+Whether it is pulled or not: a runtime compares processors only if the image has a list of platforms.
+"""
 _REMEDIES_OF_PULLS = (
     (
         re.compile("x509:|gave HTTP response to HTTPS client"),
@@ -403,14 +415,20 @@ def _problem(reason: str, pod: str, text: str) -> Problem:
 
 
 def _remedy(reason: str, pod: str, text: str) -> str:
-    """Return what helps against a problem that the runtime describes in these words; "" if that is not known."""
-    if OTHER_PROCESSOR.search(text):
-        return BUILD_FOR_THE_NODES
-    if reason == "ImagePullFailed":
-        for words, remedy in _REMEDIES_OF_PULLS:
-            if words.search(text):
-                return remedy
-    return REMEDIES.get(reason, "").format(less=less(pod))
+    """Return what helps against a problem that somebody describes in these words; "" if that is not known."""
+    remedy = remedy_of_image(text)
+    if not remedy and reason == "ImagePullFailed":
+        remedy = _first_remedy(_REMEDIES_OF_PULLS, text)
+    return remedy or REMEDIES.get(reason, "").format(less=less(pod))
+
+
+def remedy_of_image(text: str) -> str:
+    """Return what helps if these words say that the image is the wrong one; "" if they do not."""
+    return _first_remedy(_REMEDIES_OF_IMAGES, text)
+
+
+def _first_remedy(remedies: tuple[tuple[re.Pattern[str], str], ...], text: str) -> str:
+    return next((remedy for words, remedy in remedies if words.search(text)), "")
 
 
 def _time(event: Object) -> str:

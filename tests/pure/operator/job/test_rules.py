@@ -169,15 +169,22 @@ def test_what_killed_a_trainer(training_world: MakeWorld, reason: str, output: s
 
 
 @pytest.mark.fault("O30")
-def test_a_trainer_whose_image_is_for_another_processor(training_world: MakeWorld) -> None:
+@pytest.mark.parametrize(
+    ("output", "remedy"),
+    [
+        ("exec /opt/python: exec format error", "Build the image for the processors of the nodes"),
+        ("/usr/bin/python: No module named batchgrowth", "Build the image in spec.image from the trainer image"),
+    ],
+)
+def test_a_trainer_with_the_wrong_image(training_world: MakeWorld, output: str, remedy: str) -> None:
     """Its node may have another kind of processor than those of the scheduler and the workers."""
     world = training_world()
-    world.pods = [pod("t-1", "trainer", **ended(255, "exec /opt/python: exec format error"))]
+    world.pods = [pod("t-1", "trainer", **ended(255, output))]
     world.trainer["status"] = {"active": 1, "failed": 1}
     world.settle()
 
     assert world.condition("Training") == ("False", "TrainerRestarting")
-    assert "exec format error. Build the image for the processors of the nodes" in message(world, "Training")
+    assert f"{output}. {remedy}" in message(world, "Training")
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,11 @@ def pulling(reason: str, words: str) -> dict[str, Any]:
     return {"waiting": {"reason": reason, "message": words}}
 
 
+def crashed(code: int, output: str) -> dict[str, Any]:
+    ended = {"exitCode": code, "reason": "Error", "message": output}
+    return {"state": BACK_OFF, "lastState": {"terminated": ended}}
+
+
 def unschedulable(message: str) -> dict[str, Any]:
     return {"conditions": [{"type": "PodScheduled", "reason": "Unschedulable", "message": message}]}
 
@@ -143,15 +148,26 @@ def test_what_helps_against_a_failed_pull(waiting_world: Any, said: str, remedy:
     assert remedy in message(waiting_world, "ClusterReady")
 
 
+NO_DASK = 'OCI runtime create failed: runc create failed: exec: "dask": executable file not found in $PATH: unknown'
+
+
 @pytest.mark.fault("O30")
-def test_an_image_of_another_processor_that_was_pulled(waiting_world: Any) -> None:
-    """An image without a list of platforms is pulled whatever it is for, and cannot be started."""
-    ended = {"terminated": {"exitCode": 255, "reason": "Error", "message": "exec /opt/python: exec format error"}}
-    waiting_world.pods = [pod("w", **container(state=BACK_OFF, lastState=ended))]
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (crashed(255, "exec /opt/python: exec format error"), "exec format error. Build the image for the processors"),
+        ({"state": {"waiting": {"reason": "RunContainerError", "message": NO_DASK}}}, "by FROM: it lacks batchgrowth."),
+        (crashed(1, "No module named 'batchgrowth_trainer'"), "by FROM: it lacks batchgrowth."),
+        (crashed(1, "No module named 'dask_ml'"), "exit code 1 (Error): No module named 'dask_ml'"),
+    ],
+)
+def test_an_image_that_was_pulled_and_is_the_wrong_one(waiting_world: Any, state: Any, words: str) -> None:
+    """For another kind of processor, as an image without a list of platforms may be, or without batchgrowth."""
+    waiting_world.pods = [pod("w", **container(**state))]
     waiting_world.settle()
 
     assert waiting_world.condition("ClusterReady") == ("False", "PodBroken")
-    assert "exec format error. Build the image for the processors" in message(waiting_world, "ClusterReady")
+    assert words in message(waiting_world, "ClusterReady")
 
 
 @pytest.mark.parametrize(
