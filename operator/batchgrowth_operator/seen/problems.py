@@ -72,8 +72,8 @@ _REMEDIES_OF_IMAGES = (
             "no image found in (?:manifest list|image index)",
             re.IGNORECASE,
         ),
-        "Build the image for the processors of the nodes, by `docker build --platform`, or select nodes that it is for, "
-        "by the label kubernetes.io/arch in spec.pods.nodeSelector.",
+        "Build the image for the processors of the nodes, by `docker build --platform`, or select nodes that it is "
+        "for, by the label kubernetes.io/arch in spec.pods.nodeSelector.",
     ),
     (
         re.compile(
