@@ -18,7 +18,7 @@ from distributed import worker as dask_worker  # noqa: E402
 from batchgrowth_trainer.worker import certificates  # noqa: E402
 from batchgrowth_trainer.worker.addresses import interface_towards, until_it_listens  # noqa: E402
 from batchgrowth_trainer.worker.logs import set_up_logs  # noqa: E402
-from batchgrowth_trainer.worker.service import LEAVE  # noqa: E402
+from batchgrowth_trainer.worker.service import TERMINATION  # noqa: E402
 
 set_up_logs(Logs.of(os.environ))
 dask_worker.get_ip = interface_towards  # Dask's own finds an address of IPv4 alone if the scheduler is given by name
@@ -27,7 +27,7 @@ gc.freeze()  # as in worker/fork_server_preload.py
 
 async def dask_setup(worker: Worker) -> None:
     """Prepare the worker, which Dask has not registered yet."""
-    LEAVE.install(worker)
+    TERMINATION.install(worker)
     await certificates.dask_setup(worker)
     await until_it_listens(worker.scheduler.address)
 
@@ -35,4 +35,4 @@ async def dask_setup(worker: Worker) -> None:
 async def dask_teardown(worker: Worker) -> None:
     """Abandon the members; Dask closes the worker."""
     await certificates.dask_teardown(worker)
-    LEAVE.close()
+    TERMINATION.close()

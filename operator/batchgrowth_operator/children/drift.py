@@ -1,4 +1,7 @@
-"""Drift: whether a child still matches its manifest. (Whether its inputs changed: `has_other_inputs` in pods.py.)"""
+"""Drift: whether a child still matches its manifest. (Whether its inputs changed: `has_other_inputs` in pods.py.)
+
+If it does not, job/reconcile.py puts it into `Writes.apply`, and api/apply.py writes it.
+"""
 
 import hashlib
 import json
@@ -38,7 +41,7 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def is_in_place(found: Object, manifest: Mapping[str, Any]) -> bool:
+def matches_manifest(found: Object, manifest: Mapping[str, Any]) -> bool:
     """Return whether the child was made from this manifest and has not drifted from it.
 
     Each version of an object is compared once, so that a progress report, which changes one child, does not cost a

@@ -1,4 +1,4 @@
-"""Parts that the pods of trainer, workers and scheduler share: image, TLS, security, volumes and environment."""
+"""Parts that the pods of trainer, workers and scheduler share: image, TLS, security, probes, volumes, environment."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -152,6 +152,11 @@ def with_shared_parts(s: Situation, template: dict[str, Any]) -> dict[str, Any]:
     [container] = template["spec"]["containers"]
     result: dict[str, Any] = merged(template, overlay_of(parts, container["name"]))
     return result
+
+
+def readiness_probe(port: str) -> dict[str, Any]:
+    """Return the probe of scheduler and workers: ready within a second, because training waits for them."""
+    return {"httpGet": {"path": "/health", "port": port}, "periodSeconds": 1}
 
 
 def liveness_probe(path: str, port: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from batchgrowth_operator.children.pods import (
     image_inputs,
     liveness_probe,
     pod_spec,
+    readiness_probe,
     shared_inputs,
     shared_parts,
     with_shared_parts,
@@ -69,7 +70,7 @@ def dask_cluster(s: Situation) -> Manifest:
         ports=[{"name": COMM, "containerPort": SCHEDULER_PORT}, {"name": HTTP, "containerPort": DASHBOARD_PORT}],
         # Not the TLS port: the scheduler would log a failed handshake every second.
         livenessProbe=liveness_probe("/health", HTTP),
-        readinessProbe={"httpGet": {"path": "/health", "port": HTTP}, "periodSeconds": 1},
+        readinessProbe=readiness_probe(HTTP),
         resources=dict(s.defaults.scheduler_resources),
         volumeMounts=MOUNTS,
     )

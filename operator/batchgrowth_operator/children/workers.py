@@ -25,6 +25,7 @@ from batchgrowth_operator.children.pods import (
     liveness_probe,
     own_parts,
     pod_spec,
+    readiness_probe,
     scheduler_address,
     with_own_parts,
     with_shared_parts,
@@ -35,7 +36,7 @@ from batchgrowth_operator.seen.problems import replica_failure
 from batchgrowth_operator.seen.situation import Situation
 
 GRACE_SECONDS = 60
-"""Time for a worker to finish its update after SIGTERM; more than the three times in the trainer's worker/leave.py."""
+"""Time for a worker to finish its update after SIGTERM; more than the three times in worker/termination.py."""
 NUDGE_SECONDS = 30
 """Time between two nudges, which come at multiples of it."""
 
@@ -58,7 +59,7 @@ def worker_template(s: Situation) -> dict[str, Any]:
         env=[pod_name, *environment(**worker_environment(s.spec.workers.threads)), *dask_environment()],
         ports=[{"name": "health", "containerPort": HEALTH_PORT}],
         livenessProbe=liveness_probe("/health", "health"),  # Dask's event loop answers, not the thread that trains
-        readinessProbe={"httpGet": {"path": "/health", "port": "health"}, "periodSeconds": 1},
+        readinessProbe=readiness_probe("health"),
         resources={"requests": {"cpu": "100m"}},  # without a request, a busy node serves every other pod first
         volumeMounts=[*MOUNTS, SHARED_MEMORY_MOUNT] if has_loaders else [*MOUNTS],
     )

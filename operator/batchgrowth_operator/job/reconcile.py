@@ -19,7 +19,7 @@ from batchgrowth_operator.children.config import (
     secrets,
     service_account,
 )
-from batchgrowth_operator.children.drift import is_in_place
+from batchgrowth_operator.children.drift import matches_manifest
 from batchgrowth_operator.children.pods import has_other_inputs
 from batchgrowth_operator.children.scheduler import dask_cluster, nudged_scheduler
 from batchgrowth_operator.children.trainer import trainer_job
@@ -118,7 +118,7 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
             recreated[ref] = "its inputs changed"
         elif ref == trainer and (why := _why_another_trainer(s)):
             recreated[ref] = why
-        elif not is_in_place(found, manifest):
+        elif not matches_manifest(found, manifest):
             changed.append(manifest)
 
     # A running trainer keeps its scheduler until it has stopped. A job that is over or suspended releases its cluster.

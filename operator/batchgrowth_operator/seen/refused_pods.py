@@ -3,7 +3,8 @@
 A kubelet refuses a pod that was bound to its node but cannot run there: OutOfcpu, NodeAffinity,
 UnexpectedAdmissionError. The pod fails before any of its containers has run. Kubernetes removes a pod for a drain, a
 preemption or a full node, and marks it with the condition DisruptionTarget. The trainer's Job ignores the second kind
-by its podFailurePolicy, but no policy can name the first, since such a pod has neither an exit code nor a condition.
+by its podFailurePolicy, but no policy can name the first, since such a pod has neither an exit code nor a condition:
+`restarts_of` and `trainer_outcome` in outcome.py leave it out.
 """
 
 from collections.abc import Iterator

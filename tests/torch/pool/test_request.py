@@ -14,9 +14,9 @@ from batchgrowth.errors import DataError
 from batchgrowth_trainer.pool.calls import Calls, WorkerRequest
 from batchgrowth_trainer.pool.membership import Ended
 from batchgrowth_trainer.worker import service
-from batchgrowth_trainer.worker.leave import Leave
 from batchgrowth_trainer.worker.messages import COMPUTE
 from batchgrowth_trainer.worker.service import listen
+from batchgrowth_trainer.worker.termination import Termination
 from distributed.protocol import deserialize, serialize
 from distributed.protocol.serialize import Serialize
 
@@ -118,8 +118,8 @@ def test_whatever_prevents_the_answer_ends_it(error: Exception, status: str) -> 
 def test_a_request_to_a_worker_that_has_abandoned_its_member_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """It closes, as one does whose scheduler is gone; from any other worker without the member it is an error."""
     over: list[bool] = []
-    leave = Leave({}, lambda _: None, lambda: over.append(leave.is_over))
-    monkeypatch.setattr(service, "LEAVE", leave)
+    leave = Termination({}, lambda _: None, lambda: over.append(leave.is_over))
+    monkeypatch.setattr(service, "TERMINATION", leave)
 
     def asked() -> Any:
         return service._answer(service.compute_gradients, ("gone", None, None, 0, 1))

@@ -33,10 +33,10 @@ from batchgrowth_trainer.exchange.spot_check import (
     accusation,
     answers_of,
     checked_shard,
+    differing_part,
     fickle_code,
     is_checked,
     replaced,
-    what_differs,
 )
 from batchgrowth_trainer.pool import hung
 from batchgrowth_trainer.pool.arithmetics import STEPS
@@ -459,7 +459,7 @@ class GatherScatterDriver:
         verdict = verdict_of(answers)
         if verdict.is_same:
             return
-        what = what_differs(replica, [answer for own in answers for answer in own])
+        what = differing_part(replica, [answer for own in answers for answer in own])
         if verdict.is_code:
             raise fickle_code(replica, step, shard, what)
         places = verdict.wrong or range(len(given))

@@ -1,4 +1,4 @@
-"""The elastic driver of the exchanges between workers: it drives one generation of members after another.
+"""The driver of AllReduce and the other exchanges between workers: it drives one generation of members after another.
 
 The workers reduce among themselves, and each takes the optimizer's step (dask-pytorch-ddp, made elastic). A generation
 is one long Dask task per member. It ends when the plan wants another number of workers, a worker is ready to join or
@@ -287,7 +287,7 @@ class GenerationsDriver:
         run = self._run
         states = self._states
         if generation.finding is not None:
-            raise self._undo(generation, generation.finding)
+            raise self._replace_wrong(generation, generation.finding)
         for address, error in generation.errors.items():
             if not isinstance(error, WorkerFault):
                 # The history gets the updates before the fault, although the run ends.
@@ -309,8 +309,8 @@ class GenerationsDriver:
             run.record_recovery(lost)
             states.restart_unresponsive([*generation.remaining.keys() - generation.errors])
 
-    def _undo(self, generation: Generation, finding: Finding) -> Undo:
-        """Return what a check has found, after replacing the members that compute wrongly.
+    def _replace_wrong(self, generation: Generation, finding: Finding) -> Undo:
+        """Replace the members that compute wrongly, as a check has found; return how far training must go back.
 
         Raises WorkloadError if the code has several answers.
         """
@@ -320,7 +320,7 @@ class GenerationsDriver:
         wrong = [members[rank] for rank in finding.wrong]
         others = f"{len(members) - len(wrong)} others"
         if not wrong:
-            wrong = self._found_by_one_more(generation, finding)
+            wrong = self._wrong_by_arbiter(generation, finding)
             others = "the arbiter"
             if len(wrong) == len(members):
                 others = "each other"
@@ -347,7 +347,7 @@ class GenerationsDriver:
         where = f" on {prepared.host}" if prepared is not None and prepared.host != prepared.name else ""
         return f"worker {prepared.name if prepared is not None else address}{where}"
 
-    def _found_by_one_more(self, generation: Generation, finding: Finding) -> list[str]:
+    def _wrong_by_arbiter(self, generation: Generation, finding: Finding) -> list[str]:
         """Return the members that are wrong, after one more worker has computed the shard.
 
         That is a worker outside the group, or else the replacement of the last member. All members count as wrong if

@@ -1,7 +1,7 @@
 """How many workers a run needs now and soon, and which workers form the next generation.
 
 Workers are requested ahead of the milestone that needs them, by the measured time that a worker takes to become ready;
-training goes on with those that are ready.
+training goes on with those that are ready. While there is none, the run says what it waits for (`_report_wait`).
 """
 
 import logging
@@ -218,11 +218,11 @@ class Scaling:
                 return members
 
             if not members:
-                self._check_for_life(began, patience)
+                self._report_wait(began, patience)
             handle_events(0.05)
         return []
 
-    def _check_for_life(self, began: float, patience: float) -> None:
+    def _report_wait(self, began: float, patience: float) -> None:
         """Report the wait since `began` for a first worker. Raises what `gather` does."""
         pool = self._pool
         pool.preparing.ask()

@@ -2,8 +2,8 @@
 
 The answers of workers whose arithmetic is the same must be equal, bit for bit. So a difference shows a worker that
 computes wrongly (silent data corruption), or code that depends on something else than its inputs and its seed;
-batchgrowth/spot_check_verdicts.py says which. drivers/generations.py then replaces the workers that are wrong, and
-training goes back (`_undo`); of two that contradict each other, a third is the arbiter (`_found_by_one_more`).
+batchgrowth/spot_check_verdicts.py says which, unless two workers contradict each other: drivers/generations.py then
+asks a third, the arbiter (`_wrong_by_arbiter`). It replaces the workers that are wrong, and training goes back.
 GatherScatter and SingleProcess check in their own drivers. The members compare their states as well, which shows a
 wrong step of the optimizer. The shards of an update are computed as ever, so no bit of the weights depends on a check.
 """
@@ -83,7 +83,7 @@ def answers_of(replica: Replica, step: Step, shard: int, times: int) -> list[Ans
     return answers
 
 
-def what_differs(replica: Replica, answers: Sequence[Answer]) -> str:
+def differing_part(replica: Replica, answers: Sequence[Answer]) -> str:
     """Return the name of the first part in which these answers differ."""
     gradients = [f"the gradient of model.{span.name}" for span in replica.parameters.spans]
     names = [*gradients, "the changes of the buffers", "the loss"]
@@ -185,12 +185,12 @@ class SpotCheck:
         for crew in crews:
             verdict = verdict_of([answers[rank] for rank in crew])
             if verdict.is_code:
-                what = what_differs(replica, [answer for rank in crew for answer in answers[rank]])
+                what = differing_part(replica, [answer for rank in crew for answer in answers[rank]])
                 raise fickle_code(replica, step, shard, what)
             wrong += [crew[place] for place in verdict.wrong]
             if verdict.is_open:
                 undecided.update(crew)
-        what = what_differs(replica, [answer for crew in crews for rank in crew for answer in answers[rank]])
+        what = differing_part(replica, [answer for crew in crews for rank in crew for answer in answers[rank]])
         to_judge = tuple(theirs[0] if rank in undecided else None for rank, theirs in enumerate(answers))
         raise Found(Finding(step.after.update, step, shard, what, tuple(wrong), to_judge))
 

@@ -198,12 +198,14 @@ class ContinuingJob(Protocol):
     def what_differs(self, there: Mapping[str, Any], snapshot: Snapshot) -> str:
         """Return what of the updates done would be different in this job; "" if nothing."""
 
-    def is_in_place(self, snapshot: Snapshot) -> bool:
+    def is_on_plan(self, snapshot: Snapshot) -> bool:
         """Return whether the plan is at the snapshot's position after so many updates."""
 
 
-def continued(manifest: Manifest, saved: Saved, mathematics: Mapping[str, Any], job: ContinuingJob | None) -> Saved:
-    """Return the checkpoint for a job of that mathematics.
+def foreign_refused(
+    manifest: Manifest, saved: Saved, mathematics: Mapping[str, Any], job: ContinuingJob | None
+) -> Saved:
+    """Return the checkpoint, with what has changed since, for a job of that mathematics that goes on from it.
 
     Raises Foreign if it belongs to another job, and Damaged if no training of this job has been at its position.
     Without a `job`, every change of the mathematics makes another job, and every position is right.
@@ -214,7 +216,7 @@ def continued(manifest: Manifest, saved: Saved, mathematics: Mapping[str, Any], 
         if different:
             reason = changes if different in changes else f"{changes}: {different}"
             raise Foreign(reason)
-    if job is not None and not job.is_in_place(saved.snapshot):
+    if job is not None and not job.is_on_plan(saved.snapshot):
         at = saved.snapshot.position
         raise Damaged(f"{MANIFEST} is of epoch {at.epoch}, example {at.offset}, where no update {at.update} ends")
     return replace(saved, changes=changes)
@@ -404,7 +406,7 @@ class CheckpointStore:
         manifest = read_manifest(_read_whole(folder / MANIFEST), folder.name)
         saved = read_state(manifest, _read_whole(folder / STATE))
         try:
-            return continued(manifest, saved, self._mathematics, self._job)
+            return foreign_refused(manifest, saved, self._mathematics, self._job)
         except Foreign as foreign:
             raise foreign.told(str(folder), "--output-dir") from None
 

@@ -451,7 +451,7 @@ class RemoteCheckpoints:
         except Damaged as error:
             raise Damaged(str(error), manifest.object) from error
         try:
-            saved = checkpoint.continued(manifest, saved, self._mathematics, self._job)
+            saved = checkpoint.foreign_refused(manifest, saved, self._mathematics, self._job)
         except Foreign as foreign:
             raise foreign.told(f"{self.place}/{name}", "spec.checkpoint.uri") from None
         if with_rows:

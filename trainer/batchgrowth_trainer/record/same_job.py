@@ -1,4 +1,7 @@
-"""Whether a job can go on from a checkpoint: its position, and the settings that led there."""
+"""Whether a job can go on from a checkpoint: its position, and the settings that led there.
+
+`foreign_refused` in checkpoint.py asks this, and refuses the checkpoint of another job.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +28,7 @@ class ThisJob:
         """
         return what_differs(there, self._spec, snapshot.position, decisions_in(snapshot.tensors))
 
-    def is_in_place(self, snapshot: Snapshot) -> bool:
+    def is_on_plan(self, snapshot: Snapshot) -> bool:
         """Return whether the plan is at the snapshot's position after so many updates."""
         position = snapshot.position
         course = course_of(self._spec, snapshot.tensors, self._plan)

@@ -348,7 +348,7 @@ def judged(
     if replica.judgement.is_asked:
         with replica.as_evaluated():
             replica.judgement.take(replica.position, values, replica.model_tensors())
-        replica.follow_decisions()
+        replica.adopt_decisions()
     return values
 
 

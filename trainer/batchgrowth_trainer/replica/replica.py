@@ -149,7 +149,7 @@ class Replica:
         self.is_whole = True
         self.plan: Plan
         """The plan as decided so far."""
-        self.follow_decisions()
+        self.adopt_decisions()
 
     def _compute_with(self, workload: Workload) -> None:
         """Compute with this workload's model and loss, whose parameters are in `parameters`; make their buffers flat,
@@ -431,12 +431,12 @@ class Replica:
         """Advance the position past an update whose step is taken, and let the growth take that update into account."""
         decision = self.growth.after(step, taken.sums, taken.norm)
         if decision is not None:
-            self.follow_decisions()  # before the position moves on: the next update may be larger
+            self.adopt_decisions()  # before the position moves on: the next update may be larger
         self.position = step.after
         self.is_whole = True
         return Committed(taken.loss / step.examples, taken.learning_rate, taken.sums.stop, decision)
 
-    def follow_decisions(self) -> None:
+    def adopt_decisions(self) -> None:
         """Renew `plan` after a decision: the batch has grown, or an evaluation ends the training early."""
         self.plan = self.judgement.shortened(self.growth.course.plan)
 
@@ -477,7 +477,7 @@ class Replica:
         """Adopt the state at this position after it was written into `tensors()`."""
         self.growth.synchronize()
         self.judgement.synchronize()
-        self.follow_decisions()  # the plan follows from the two, so they come first
+        self.adopt_decisions()  # the plan follows from the two, so they come first
         self.position = position
         self.is_whole = True
 

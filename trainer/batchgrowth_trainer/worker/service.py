@@ -45,9 +45,9 @@ from batchgrowth_trainer.user_errors import doing
 from batchgrowth_trainer.worker import messages
 from batchgrowth_trainer.worker.addresses import host_and_port
 from batchgrowth_trainer.worker.exits import end_when
-from batchgrowth_trainer.worker.leave import Leave
 from batchgrowth_trainer.worker.member import Member
 from batchgrowth_trainer.worker.own_certificate import OwnCertificate
+from batchgrowth_trainer.worker.termination import Termination
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ def _abandon(run_ids: Iterable[str]) -> None:
             member.close()
 
 
-LEAVE = Leave(_MEMBERS, _announce_leave, lambda: _abandon(tuple(_MEMBERS)))
+TERMINATION = Termination(_MEMBERS, _announce_leave, lambda: _abandon(tuple(_MEMBERS)))
 
 
 def member_of(run_id: str) -> Member:
@@ -217,7 +217,7 @@ def _answer(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     try:
         return to_serialize(function(*arguments))
     except BaseException as error:  # noqa: BLE001  (the driver gets it)
-        if isinstance(error, NoMember) and LEAVE.is_over:
+        if isinstance(error, NoMember) and TERMINATION.is_over:
             return None
         return error_message(error)
 
@@ -286,7 +286,7 @@ async def abandon_others(run_id: str, start: int = 0) -> None:
 
 async def acknowledge_leave() -> None:
     """Confirm that the driver knows of this worker's leaving, and will release it with `forget`."""
-    LEAVE.acknowledge()
+    TERMINATION.acknowledge()
 
 
 async def give_up(fault: str) -> None:

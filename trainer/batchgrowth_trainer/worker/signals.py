@@ -1,4 +1,4 @@
-"""Which signals end the process of a worker, and of the server that forks local ones; leave.py handles an eviction."""
+"""Which signals end the process of a worker, and of the server that forks local ones. (Evictions: termination.py.)"""
 
 import signal
 import sys
@@ -47,6 +47,6 @@ def _nothing(*_: Any) -> None:
 
 
 def exit_when_asked() -> None:
-    """Let SIGTERM end this process at once, until `Leave.install` replaces this handler."""
+    """Let SIGTERM end this process at once, until `Termination.install` replaces this handler."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

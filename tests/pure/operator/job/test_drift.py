@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from batchgrowth import names
 from batchgrowth_operator.children import drift
-from batchgrowth_operator.children.drift import covers, digest, is_in_place
+from batchgrowth_operator.children.drift import covers, digest, matches_manifest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,18 +89,18 @@ def test_each_version_of_an_object_is_compared_once(monkeypatch: pytest.MonkeyPa
         return {"metadata": {"annotations": annotations, **metadata}, "spec": {"replicas": replicas}}
 
     for _ in range(3):
-        assert is_in_place(found(2, uid="a", resourceVersion="1"), wanted)
-        assert not is_in_place(found(3, uid="a", resourceVersion="2"), wanted)
-        assert is_in_place(found(2, uid="b", resourceVersion="2"), wanted)
+        assert matches_manifest(found(2, uid="a", resourceVersion="1"), wanted)
+        assert not matches_manifest(found(3, uid="a", resourceVersion="2"), wanted)
+        assert matches_manifest(found(2, uid="b", resourceVersion="2"), wanted)
     assert len(compared) == 3
-    assert is_in_place(found(2), wanted)
-    assert not is_in_place(found(3), wanted)
+    assert matches_manifest(found(2), wanted)
+    assert not matches_manifest(found(3), wanted)
     assert len(compared) == 5
 
     requested = wanted | {"status": {"phase": "Created"}}
-    is_in_place(found(2, uid="a", resourceVersion="1"), requested)
+    matches_manifest(found(2, uid="a", resourceVersion="1"), requested)
     assert len(compared) == 6, "the annotation does not name all of a manifest"
 
     other = {"metadata": {"annotations": {names.MANIFEST: "other"}}, "spec": {"replicas": 2}}
-    assert not is_in_place(found(2, uid="a", resourceVersion="1"), other)
+    assert not matches_manifest(found(2, uid="a", resourceVersion="1"), other)
     assert len(compared) == 6

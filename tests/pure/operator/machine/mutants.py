@@ -71,11 +71,11 @@ def minimum_is_ignored(patch: Patch) -> None:
 
 
 def drift_is_always_seen(patch: Patch) -> None:
-    patch.setattr(rec, "is_in_place", lambda found, manifest: False)
+    patch.setattr(rec, "matches_manifest", lambda found, manifest: False)
 
 
 def drift_is_never_seen(patch: Patch) -> None:
-    patch.setattr(rec, "is_in_place", lambda found, manifest: True)
+    patch.setattr(rec, "matches_manifest", lambda found, manifest: True)
 
 
 def a_request_for_parts_is_taken_back(patch: Patch) -> None:

@@ -4,11 +4,11 @@ import subprocess
 import sys
 
 from batchgrowth_operator.children import workers
-from batchgrowth_trainer.worker import leave
+from batchgrowth_trainer.worker import termination
 
 CODE = """
 import asyncio, signal, threading, time, torch
-from batchgrowth_trainer.worker.leave import Leave
+from batchgrowth_trainer.worker.termination import Termination
 
 def train():
     weights = torch.randn(300, 300, requires_grad=True)
@@ -17,7 +17,7 @@ def train():
 
 async def leave():
     signal.signal(signal.SIGTERM, lambda *_: None)  # Dask's own
-    left = Leave({}, lambda worker: None, lambda: None)
+    left = Termination({}, lambda worker: None, lambda: None)
     left.install(None)
     left.close()
 
@@ -37,4 +37,5 @@ def test_a_thread_that_trains_on_does_not_abort_the_process() -> None:
 
 def test_a_worker_that_leaves_ends_before_the_kubelet_kills_it() -> None:
     """Even if its driver acknowledges at the last moment, never releases it, and Dask does not close in time."""
-    assert leave.ACKNOWLEDGE_SECONDS + leave.GRACE_SECONDS + leave.CLOSE_SECONDS < workers.GRACE_SECONDS
+    longest = termination.ACKNOWLEDGE_SECONDS + termination.GRACE_SECONDS + termination.CLOSE_SECONDS
+    assert longest < workers.GRACE_SECONDS

@@ -30,7 +30,7 @@ Handler = Callable[[int, FrameType | None], Any]
 log = logging.getLogger(__name__)
 
 
-class Leave:
+class Termination:
     """On SIGTERM, takes this process's worker out of the runs whose `members` it holds.
 
     The worker announces that it leaves, and exits when its driver has released it: the update under way is finished,
