@@ -36,11 +36,11 @@ _PRELOAD = "batchgrowth_trainer.worker.local_preload"
 _LOGS = "batchgrowth_trainer.worker.logs"
 """Modules that Dask imports in each worker."""
 _OF_PYTHON = 1_000  # objects that Python itself may have frozen: version 3.12 starts with some 400
-_CLOSE_SECONDS = 5.0
+_CLOSE_SECONDS = 20.0
+_ABANDON_SECONDS = 5.0
 _AT_ONCE = 8  # workers that start together; more would keep the one event loop of them all from its connections
 _GROW_SECONDS = 0.1
 _LOOK_SECONDS = 1.0
-_POLL_SECONDS = 0.05
 _IDLE_SECONDS = 2.0  # after which a nanny that has no process is not just restarting it
 _IDLE_SECONDS_EACH = 1.0  # for each nanny that has none
 
@@ -78,16 +78,24 @@ class WorkerProcesses(LocalCluster):  # type: ignore[misc]  # Dask has no types
         super().__init__(worker_class=_nanny_of(self), **options)
 
     def end(self) -> None:
-        """Close the cluster, and kill the processes of workers that Dask leaves because they have not started yet."""
+        """Close the cluster, and end the processes of workers that Dask leaves because they have not started yet."""
         self.is_over = True
         with suppress(TimeoutError):
-            self.close(timeout=20)
-        ends = time.monotonic() + _CLOSE_SECONDS
+            self.close(timeout=_CLOSE_SECONDS)
         for nanny in list(self._created):
-            while time.monotonic() < ends and nanny.pid is None and _is_starting(nanny):
-                time.sleep(_POLL_SECONDS)
-            with suppress(OSError, TypeError):
-                os.kill(nanny.pid, signal.SIGKILL)
+            _end_process(nanny)
+
+
+def _end_process(nanny: Nanny) -> None:
+    """End the nanny's process at once, or as soon as the server has forked it, which may take long on a busy machine.
+
+    multiprocessing waits for it at this process's exit, for as long as it lives.
+    """
+    process = nanny.process.process if nanny.process is not None else None
+    if process is not None:
+        process._keep_child_alive.close()  # the end of a pipe; Dask's worker exits when it is closed
+    with suppress(OSError, TypeError):
+        os.kill(nanny.pid, signal.SIGKILL)
 
 
 def _is_starting(nanny: Nanny) -> bool:
@@ -219,7 +227,7 @@ class LocalScaler:
             self._cluster.scale(len(self._cluster.worker_spec))
         for nanny in given_up:
             with suppress(TimeoutError):  # it may wait forever for its worker to start
-                await asyncio.wait_for(nanny.close(timeout=2), _CLOSE_SECONDS)
+                await asyncio.wait_for(nanny.close(timeout=2), _ABANDON_SECONDS)
 
 
 @contextmanager
