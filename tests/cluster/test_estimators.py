@@ -63,8 +63,6 @@ def dask_cluster(request: pytest.FixtureRequest, local: LocalCluster, kubectl: K
     """The namespace of a DaskCluster that begins without workers; its pods have the trainer's image."""
     if request.config.getoption("--family") == "IPv6":
         pytest.skip("Dask's own scheduler answers probes on IPv4 alone: docs/decisions/0071-ipv6.md")
-            "Dask's own scheduler answers probes on IPv4 alone, and this one is the user's: docs/decisions/0071"
-        )
 
     def container(role: str, *command: str, **more: Any) -> dict[str, Any]:
         env = [{"name": "HOME", "value": "/tmp"}]
