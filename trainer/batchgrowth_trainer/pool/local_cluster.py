@@ -91,9 +91,8 @@ def _end_process(nanny: Nanny) -> None:
 
     multiprocessing waits for it at this process's exit, for as long as it lives.
     """
-    process = nanny.process.process if nanny.process is not None else None
-    if process is not None:
-        process._keep_child_alive.close()  # the end of a pipe; Dask's worker exits when it is closed
+    with suppress(AttributeError):  # it has no process any more, or a later version of Dask calls the pipe otherwise
+        nanny.process.process._keep_child_alive.close()  # Dask's worker exits when this end of a pipe is closed
     with suppress(OSError, TypeError):
         os.kill(nanny.pid, signal.SIGKILL)
 
