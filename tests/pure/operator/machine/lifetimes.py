@@ -334,11 +334,11 @@ class Lifetimes(RuleBasedStateMachine):
         cluster = {ref for ref in (CLUSTER, WORKERS) if self.is_ours(ref, job)}
         if is_over(status):
             retention, won = job["spec"].get("clusterRetention", "DeleteOnFinish"), verdict_of(status)[0] == "True"
-            wants(not self.nature.trainers, "no trainer runs after the end")
+            wants(not self.own_trainers(), "no trainer runs after the end")
             is_retained = retention == "Retain" or (retention == "RetainOnFailure" and not won)
             wants(not cluster or is_retained, "the cluster is released after the end")
         elif job["spec"]["suspend"]:
-            wants(not cluster and not self.nature.trainers, "a suspended job holds nothing")
+            wants(not cluster and not self.own_trainers(), "a suspended job holds nothing")
             wants(conditions["Suspended"][0] == "True", "Suspended is true")
         elif self.is_blocked(job):
             wants(conditions["ClusterReady"] == ("False", "NameTaken"), "the status says that a name is taken")
@@ -372,6 +372,11 @@ class Lifetimes(RuleBasedStateMachine):
     def edit_child(self, ref: Ref, edit: Edit) -> None:
         if ref in self.server.objects and ref not in self.foreign:
             self.server.change(ref, edit)
+
+    def own_trainers(self) -> list[Body]:
+        """The pods of trainers that may still be working, but for that of another's Job."""
+        others = {body["metadata"]["uid"] for body in self.foreign.values()}
+        return [pod for pod in self.nature.trainers if not any(is_owned_by(pod, uid) for uid in others)]
 
     def is_ours(self, ref: Ref, job: Body) -> bool:
         found = self.server.objects.get(ref)
