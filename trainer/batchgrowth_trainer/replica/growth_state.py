@@ -1,9 +1,7 @@
 """A job's growth as part of a replica's state; batchgrowth/course.py decides whether the batch grows.
 
-`Replica.advance` asks after each update, and lets the grown batch come into force.
-
-It hands each update's measurements to course.py, which asks the job's rule in choices/growth_measured.py. A stopwatch
-serves the rule that looks at a clock.
+It hands each update's measurements to course.py, which asks the job's rule in choices/growth_measured.py.
+`Replica.advance` then lets a grown batch come into force. A stopwatch serves the rule that looks at a clock.
 """
 
 from contextlib import AbstractContextManager
