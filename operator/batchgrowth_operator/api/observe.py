@@ -100,7 +100,8 @@ class Observer:
         strangers = {
             ref: body for ref, body in stored.items() if ref.kind != "Pod" and ref not in children and ref not in parts
         }
-        pods = [body for ref, body in stored.items() if ref.kind == "Pod" and is_pod_of(body, key.name)]
+        others = {str(body["metadata"]["uid"]) for body in strangers.values()}
+        pods = [body for ref, body in stored.items() if ref.kind == "Pod" and is_pod_of(body, key.name, others)]
         observed = Observed(
             job=job,
             now=now,

@@ -1,6 +1,6 @@
 """The observed state of one job: its manifest and stored status, its children and pods, and the time."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -228,17 +228,18 @@ def is_owned_by(body: Object, uid: str) -> bool:
     return any(owner.get("uid") == uid for owner in body["metadata"].get("ownerReferences") or ())
 
 
-def is_pod_of(pod: Object, job: str) -> bool:
+def is_pod_of(pod: Object, job: str, others: Container[str]) -> bool:
     """Return whether the pod's controller is the job's trainer Job, or a ReplicaSet of its workers or its scheduler.
 
-    A pod of a trainer Job that was deleted is still the job's.
+    A pod of a trainer Job that was deleted is still the job's; a pod of another's Job with the trainer's name, whose
+    uid is in `others`, is not.
     """
     sets = (f"{names.workers(job)}-", f"{names.scheduler(job)}-")
     return any(
         (owner.get("kind"), owner.get("name")) == ("Job", names.trainer(job))
         or (owner.get("kind") == "ReplicaSet" and str(owner.get("name")).startswith(sets))
         for owner in pod["metadata"].get("ownerReferences") or ()
-        if owner.get("controller")
+        if owner.get("controller") and owner.get("uid") not in others
     )
 
 

@@ -307,18 +307,6 @@ def left_over(seen: Observed) -> Problem | None:
     return Problem("NameTaken", truncated(f"{text}. Delete what is left: `{remove}`.{careful}"))
 
 
-def trainer_of_others(seen: Observed) -> Problem | None:
-    """Return the problem that another's Job has the name of the trainer's; None if there is no such Job.
-
-    No write is refused while a pod of it runs, because the job's own trainer starts only after that pod has ended.
-    """
-    ref = Ref("Job", names.trainer(seen.name))
-    found = _strangers(seen).get(ref)
-    if seen.trainer is not None or found is None or is_terminating(found):
-        return None
-    return left_over(seen) or refused_write(Failure(ref, FOREIGN, "", "create"), seen.namespace)
-
-
 def _strangers(seen: Observed) -> dict[Ref, Object]:
     """Return the objects of others that have the names of the job's children, as far as they have the job's label."""
     desired = _children(seen.name)

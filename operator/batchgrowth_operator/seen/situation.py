@@ -25,7 +25,7 @@ from batchgrowth_operator.seen.progress import (
     training_state,
     undecided,
 )
-from batchgrowth_operator.seen.refused_objects import Problem, trainer_of_others
+from batchgrowth_operator.seen.refused_objects import Problem
 from batchgrowth_operator.seen.storage import Storage, storage_of
 from batchgrowth_operator.seen.trainer_pods import is_cut_off, is_running, is_stopped
 from batchgrowth_operator.settings import Defaults
@@ -170,10 +170,7 @@ class Situation:
     @cached_property
     def held_back(self) -> Problem | None:
         """Return the first object that cannot be written or deleted, or that is in the way; None if there is none."""
-        problem = held_back(self.seen, self.clock)
-        if problem is None and self.mode is Mode.ACTIVE:
-            problem = trainer_of_others(self.seen)
-        return problem
+        return held_back(self.seen, self.clock)
 
     @cached_property
     def workers_problem(self) -> Problem | None:

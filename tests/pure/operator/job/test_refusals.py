@@ -291,34 +291,6 @@ def test_objects_of_an_earlier_job(make_world: MakeWorld, world: Any, *, kept: b
     assert told(again, "ClusterReady") == expected("Role", "left over")
 
 
-@pytest.mark.fault("O11")
-@pytest.mark.parametrize(
-    ("owners", "words"),
-    [
-        ([], "Left without an owner by an earlier job of this name: Job digits-trainer. Delete what is left:"),
-        ([{"uid": "another's"}], "Job digits-trainer is not this job's; rename it or the job."),
-    ],
-)
-def test_a_trainer_of_others_that_still_runs(make_world: MakeWorld, owners: list[Any], words: str) -> None:
-    """No write is tried, and so none is refused: the job's own trainer starts after that one has ended."""
-    world = make_world()
-    world.step()
-    body = world.children.pop(Ref("Job", CHILDREN["Job"]))
-    body["metadata"] |= {"uid": "another's", "ownerReferences": owners}
-    world.strangers = {Ref("Job", CHILDREN["Job"]): body}
-    pod = {"name": "digits-trainer-x", "labels": names.labels("digits", "trainer"), "uid": "of another's"}
-    world.pods = [{"kind": "Pod", "metadata": pod, "status": {"phase": "Running"}}]
-    world.step()
-
-    assert not world.failures
-    assert Ref("Job", CHILDREN["Job"]) not in world.children
-    assert told(world, "ClusterReady").startswith(f"ClusterReady False NameTaken: {words}")
-
-    world.job["spec"]["suspend"] = True
-    world.step()
-    assert world.condition("ClusterReady") == ("False", "Released"), "a suspended job wants no trainer"
-
-
 def test_objects_that_garbage_collection_takes(make_world: MakeWorld, world: Any) -> None:
     """They have an owner that is gone, and are named one by one while they last."""
     again = make_world()

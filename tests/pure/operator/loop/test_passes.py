@@ -1265,6 +1265,55 @@ def test_a_pod_that_only_has_the_job_s_labels_is_not_observed(setting: Setting, 
     assert is_ours == bool(seen.pods)
 
 
+@pytest.mark.fault("O11")
+@pytest.mark.parametrize("suspend", [False, True])
+@pytest.mark.parametrize(
+    ("owners", "words"),
+    [
+        ([], "Left without an owner by an earlier job of this name: Job digits-trainer. Delete what is left:"),
+        ([{"uid": "another's"}], "Job digits-trainer is not this job's; rename it or the job."),
+    ],
+)
+def test_a_pod_of_another_s_trainer_that_still_runs(
+    setting: Setting, owners: list[Any], words: str, *, suspend: bool
+) -> None:
+    """Their Job has the name of the trainer's, so no trainer of this job's runs, whatever their pod's name and labels.
+
+    The job neither waits for that pod's last checkpoint nor keeps quiet about the name that it cannot have.
+    """
+    labels = {"batchgrowth.dev/job": "digits", "batchgrowth.dev/role": "trainer"}
+    common = {"namespace": "default", "labels": labels, "resourceVersion": "500"}
+    theirs = {
+        "kind": "Job",
+        "metadata": {**common, "name": TRAINER.name, "uid": "their Job", "ownerReferences": owners},
+        "spec": {"template": {"spec": {}}},
+        "status": {"active": 1},
+    }
+    controller = {"kind": "Job", "name": TRAINER.name, "uid": "their Job", "controller": True}
+    pod = {**common, "name": "digits-trainer-x", "uid": "their pod", "ownerReferences": [controller]}
+    setting.api.objects[TRAINER] = theirs
+    setting.store.update(theirs)
+    setting.store.update({"kind": "Pod", "metadata": pod, "status": {"phase": "Running"}})
+    job = setting.api.objects[JOB]
+    job["spec"]["suspend"] = suspend
+    setting.store.update(job | {"metadata": job["metadata"] | {"resourceVersion": "501"}})
+
+    setting.once(setting.once().failures)
+
+    told = {one["type"]: one for one in setting.api.objects[JOB]["status"]["conditions"]}
+    if suspend:
+        assert (told["Suspended"]["status"], told["ClusterReady"]["reason"]) == ("True", "Released")
+    else:
+        assert told["ClusterReady"]["reason"] == "NameTaken"
+        assert told["ClusterReady"]["message"].startswith(words)
+    assert ("delete", TRAINER) not in setting.api.asked
+
+    setting.store.remove(theirs | {"metadata": theirs["metadata"] | {"resourceVersion": "502"}})
+    seen = asyncio.run(Observer(setting.api, setting.store).observe(KEY, ()))  # type: ignore[arg-type]
+    assert seen is not None
+    assert ["their pod"] == [one["metadata"]["uid"] for one in seen.pods], "a pod whose Job is gone may be the job's"
+
+
 @pytest.mark.fault("B26")
 def test_nothing_of_a_deleted_job_stays_in_memory(setting: Setting) -> None:
     """Neither its Secrets, which nobody watches, nor the versions of what was deleted."""
