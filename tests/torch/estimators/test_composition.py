@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import dask.array as da
+import dask.dataframe as dd
 import joblib
 import numpy as np
+import optuna
 import pandas as pd
 import pytest
 import torch
@@ -44,9 +46,21 @@ def test_every_kind_of_data_gives_the_same_weights(fitted: DaskClassifier) -> No
         (inputs, torch.from_numpy(Y)),
         (X.tolist(), Y.tolist()),
         (da.from_array(X, chunks=(25, 4)), da.from_array(Y, chunks=20)),
+        (dd.from_pandas(pd.DataFrame(X), npartitions=3), dd.from_pandas(pd.Series(Y), npartitions=2)),
         (TensorDataset(inputs, torch.from_numpy(Y)), None),
     ]
     assert {estimator().fit(*kind).weights_sha256_ for kind in kinds} == {fitted.weights_sha256_}
+
+
+def test_a_dask_frame_has_names_of_features() -> None:
+    frame = pd.DataFrame(X, columns=["height", "girth", "leaf", "bark"])
+    parts = dd.from_pandas(frame, npartitions=3)
+    est = estimator().fit(parts, NAMES)
+
+    assert list(est.feature_names_in_) == list(frame.columns)
+    assert np.array_equal(est.predict(parts), est.predict(frame))
+    with pytest.raises(ValueError, match="feature names"):
+        estimator().partial_fit(parts, Y).partial_fit(parts.rename(columns={"leaf": "nut"}), Y)
 
 
 def test_labels_are_numbers_or_strings(fitted: DaskClassifier) -> None:
@@ -94,6 +108,26 @@ def test_a_search_finds_the_same_whatever_runs_beside_it() -> None:
 
     assert all(np.array_equal(found[0].cv_results_[name], found[1].cv_results_[name]) for name in columns)
     assert found[0].best_estimator_.weights_sha256_ == found[1].best_estimator_.weights_sha256_
+
+
+def test_an_optuna_study_finds_the_same_whatever_runs_beside_it() -> None:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    tried = []
+    for workers in (1, 2):
+
+        def score(trial: optuna.Trial, workers: int = workers) -> float:
+            given = {
+                "optimizer__lr": trial.suggest_float("lr", 1e-3, 0.5, log=True),
+                "batch_size": trial.suggest_categorical("batch_size", [8, 16]),
+            }
+            return float(cross_val_score(estimator(max_workers=workers, **given), X, NAMES, cv=2).mean())
+
+        study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))
+        study.optimize(score, n_trials=4)
+        tried.append([(trial.params, trial.value) for trial in study.trials])
+
+    assert tried[0] == tried[1]
+    assert len({value for _, value in tried[0]}) > 1
 
 
 def test_a_pipeline_routes_its_metadata(fitted: DaskClassifier) -> None:

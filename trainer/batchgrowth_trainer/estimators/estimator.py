@@ -281,11 +281,11 @@ class _Estimator(NestedParameters):
         if len(labels) != len(array):
             given = f"{len(labels):,} targets were given for {len(array):,} rows of X"
             raise SpecError([Fault("y", given, "give one for each row")])
-        if reset:
-            self.n_features_in_ = array.shape[1]
-        elif array.shape[1] != self.n_features_in_:
+        if not reset and array.shape[1] != self.n_features_in_:
             given = f"{array.shape[1]} features were given, and {self.n_features_in_} before"
             raise SpecError([Fault("X", given, "give as many as in the first call")])
+        # It keeps or compares the number of features, and their names, which are in the empty pandas frame `_meta`.
+        validate_data(self, X._meta if hasattr(X, "columns") else array, skip_check_array=True, reset=reset)
         return Given(chunked(array, self._target(labels, reset=reset).numpy()))
 
     def _arrays(self, X: Any, y: Any, *, reset: bool) -> tuple[Tensor, np.ndarray]:
@@ -303,10 +303,11 @@ class _Estimator(NestedParameters):
         check_is_fitted(self, "module_")
         if _is_dataset(X):
             return X  # type: ignore[no-any-return]
-        check_rows(X)
-        whole = _whole_numbers(X)
+        given = X.compute() if is_dask_collection(X) else X
+        check_rows(given)
+        whole = _whole_numbers(given)
         checked = validate_data(
-            self, _as_numpy(X), reset=False, dtype=np.float32 if whole is None else whole, allow_nd=True, order="C"
+            self, _as_numpy(given), reset=False, dtype=np.float32 if whole is None else whole, allow_nd=True, order="C"
         )
         return _tensor(checked)
 
