@@ -212,10 +212,15 @@ def _waits(instance: Instance, ref: Ref) -> bool:
 
 
 def _runs_trainer(instance: Instance) -> bool:
-    """Whether a trainer may be working, as the instance knows."""
-    pods = (body for ref, body in instance.view.children.items() if ref.kind == "Pod")
+    """Whether a trainer may be working, as the instance knows: that of another's Job is none of the job's."""
+    children, job = instance.view.children, instance.view.job["metadata"]["uid"]
+    others = [
+        body["metadata"]["uid"] for ref, body in children.items() if ref.kind == "Job" and not is_owned_by(body, job)
+    ]
+    pods = (body for ref, body in children.items() if ref.kind == "Pod")
     return any(
-        labels_of(pod).get(names.ROLE_LABEL) == CONTAINER
+        not any(is_owned_by(pod, uid) for uid in others)
+        and labels_of(pod).get(names.ROLE_LABEL) == CONTAINER
         and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
         for pod in pods
     )
