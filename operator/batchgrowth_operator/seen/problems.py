@@ -61,7 +61,7 @@ _EVENTS = {
 _MISSING = re.compile(r'\b(persistentvolumeclaim|secret|configmap|serviceaccount) "([^"]+)" not found', re.IGNORECASE)
 _UNBOUND = re.compile("unbound immediate PersistentVolumeClaims|available persistent volumes to bind")
 _PULL_SECRET = re.compile(r"image pull secrets \(([^)]+)\)")
-_POD_NAME = re.compile(r'pods? "([^"]+)-[a-z0-9]{5}"')
+_POD_NAME = re.compile(r'pods? "([^"]+)-[a-z0-9]{0,5}"')
 _ERROR_CLASS = re.compile(r"^[\w.]+(?:Error|Exception): ")
 FORBIDDEN = 403
 """Status of a refused request."""

@@ -5,7 +5,7 @@ same name. What others undo after a write is found in job/contested.py, what kee
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -46,7 +46,8 @@ class Problem(NamedTuple):
 class Cause(NamedTuple):
     """A kind of refusal, recognized by the API server's message.
 
-    `who` and `helps` may use the pattern's groups; its group `why` is the part of the message that is quoted.
+    `who` and `helps` may use the pattern's groups, `namespace`, and for a pod `size`, where its size comes from, and
+    `less`, what to request less by. The group `why` is the part of the message that is quoted.
     """
 
     pattern: re.Pattern[str]
@@ -57,7 +58,13 @@ class Cause(NamedTuple):
 
 _EXEMPT = "exempt objects with the label batchgrowth.dev/job"
 _OUR_RIGHTS = "Grant it to the operator's account: the chart's roles have every right that the operator needs."
-_LIMIT_RANGE = "a LimitRange refuses it"
+_RANGE = re.compile(r"(?P<why>(?:minimum|maximum) \S+ usage per.*|.*max limit to request ratio.*)")
+_RANGE_REFUSES = "a LimitRange refuses it"
+_DESCRIBE_RANGE = "`kubectl describe limitrange --namespace {namespace}`"
+_QUOTA = re.compile(r"exceeded quota: (?P<name>[^,\s]+), (?P<why>.*)")
+_QUOTA_REFUSES = "the quota {name} is used up"
+_DESCRIBE_QUOTA = "`kubectl describe quota {name} --namespace {namespace}`"
+_MORE_QUOTA = f"Raise the quota, or delete what is not needed: {_DESCRIBE_QUOTA}."
 CAUSES = (
     Cause(
         re.compile("unable to create new content in namespace .* because it is being terminated"),
@@ -65,12 +72,7 @@ CAUSES = (
         "the namespace {namespace} is being deleted",
         "The operator makes nothing more in it. `kubectl describe namespace {namespace}` says what holds it.",
     ),
-    Cause(
-        re.compile(r"exceeded quota: (?P<name>[^,\s]+), (?P<why>.*)"),
-        "QuotaExceeded",
-        "the quota {name} is used up",
-        "Raise the quota, or delete what is not needed: `kubectl describe quota {name} --namespace {namespace}`.",
-    ),
+    Cause(_QUOTA, "QuotaExceeded", _QUOTA_REFUSES, _MORE_QUOTA),
     Cause(
         re.compile(r'failed calling webhook "(?P<name>[^"]+)": (?P<why>.*)'),
         "ChildRefused",
@@ -103,10 +105,7 @@ CAUSES = (
         _OUR_RIGHTS,
     ),
     Cause(
-        re.compile(r"(?P<why>(?:minimum|maximum) \S+ usage per.*|.*max limit to request ratio.*)"),
-        "ChildRefused",
-        _LIMIT_RANGE,
-        "Change the LimitRange, or the sizes in the job: `kubectl describe limitrange --namespace {namespace}`.",
+        _RANGE, "ChildRefused", _RANGE_REFUSES, f"Change the LimitRange, or the sizes in the job: {_DESCRIBE_RANGE}."
     ),
     Cause(
         re.compile("is invalid: (?P<why>.*)"),
@@ -135,9 +134,44 @@ POD_CAUSES = (
         "there is no RuntimeClass {name}",
         "Create it, or give another runtimeClassName: `kubectl get runtimeclasses`.",
     ),
+    Cause(_QUOTA, "QuotaExceeded", _QUOTA_REFUSES, f"{_MORE_QUOTA} Or request {{less}}."),
+    Cause(
+        re.compile(r"failed quota: (?P<name>[^:\s]+): must specify (?P<why>.*)"),
+        "PodsRefused",
+        "the quota {name} counts sizes that its containers do not give",
+        f"Give them by {{size}}, or have a LimitRange give defaults: {_DESCRIBE_QUOTA}.",
+    ),
+    Cause(
+        re.compile("insufficient quota to match these scopes: (?P<why>.*)"),
+        "PodsRefused",
+        "only a namespace with a quota for its priority class may have it",
+        "Have a ResourceQuota with this scope made in {namespace}, or give another priorityClassName.",
+    ),
+    Cause(_RANGE, "PodsRefused", _RANGE_REFUSES, f"Change the LimitRange, or {{size}}: {_DESCRIBE_RANGE}."),
+    Cause(
+        re.compile("pod node label selector conflicts with its namespace node label selector"),
+        "PodsRefused",
+        "its nodeSelector contradicts that of the namespace",
+        "Remove from the job's nodeSelector what contradicts the annotation "
+        "scheduler.alpha.kubernetes.io/node-selector: `kubectl describe namespace {namespace}`.",
+    ),
+    Cause(
+        re.compile(r"pod tolerations \(.*\) conflict with its namespace whitelist"),
+        "PodsRefused",
+        "the namespace allows other tolerations only",
+        "Remove from the job's tolerations what is not in the annotation "
+        "scheduler.alpha.kubernetes.io/tolerationsWhitelist: `kubectl describe namespace {namespace}`.",
+    ),
+    Cause(
+        re.compile("unable to validate against any security context constraint: (?P<why>.*)"),
+        "PodsRefused",
+        "no security context constraint allows it",
+        "Leave the user of pods to the platform by the chart's fixedUser: false, and remove from the job what else is "
+        "named.",
+    ),
 )
-"""The refusals of pods that no other kind meets."""
-_POD = re.compile(r'^pods? "(?P<owner>[^"]+)-[a-z0-9]{5}" is forbidden: ')
+"""The refusals of pods: those that no other kind meets, and those against which something else helps."""
+_POD = re.compile(r'^pods? "(?P<owner>[^"]+)-[a-z0-9]{0,5}" is forbidden: ')  # before 1.30, without the end of the name
 _SIZES = {
     "-scheduler": "the chart's jobs.schedulerResources",
     "-trainer": "spec.resources",
@@ -184,14 +218,11 @@ def refused_pod(message: str, namespace: str) -> Problem:
     named = _POD.search(text)
     pod = f"Pod {named['owner']}-…" if named else "A pod"
     part = _part(named["owner"] if named else "")
-    found = _explained(_POD.sub("", text), namespace, (*POD_CAUSES, *CAUSES), _REFUSES_PODS)
+    words = {"size": _SIZES[part], "less": less(part)}
+    found = _explained(_POD.sub("", text), namespace, (*POD_CAUSES, *CAUSES), _REFUSES_PODS, words)
     reason, helps = found.reason, found.helps
     if reason == "ChildRefused":
         reason = "PodsRefused"
-    if found.who == _LIMIT_RANGE:
-        helps = f"Change the LimitRange, or {_SIZES[part]}: `kubectl describe limitrange --namespace {namespace}`."
-    if reason == "QuotaExceeded":
-        helps = f"{helps} Or request {less(part)}."
     if _EXEMPT in helps:
         helps = f"Give pods what it demands by spec.pods. Or c{helps[1:]}"
     return Problem(reason, f"{pod} cannot be created, because {found.who}{found.quoted}. {helps}")
@@ -217,17 +248,22 @@ class _Explained(NamedTuple):
     helps: str
 
 
-def _explained(text: str, namespace: str, causes: Iterable[Cause], others: tuple[str, str]) -> _Explained:
-    """Return what the first cause says that the message matches; otherwise, who refuses and what helps by `others`."""
+def _explained(
+    text: str, namespace: str, causes: Iterable[Cause], others: tuple[str, str], words: Mapping[str, str] | None = None
+) -> _Explained:
+    """Return what the first cause says that the message matches; otherwise, who refuses and what helps by `others`.
+
+    `words` are further ones that the causes use.
+    """
     reason, why, (who, helps) = "ChildRefused", text, others
     for cause in causes:
         found = cause.pattern.search(text)
         if found is not None:
-            groups = found.groupdict()
+            used = {**found.groupdict(), **(words or {}), "namespace": namespace}
             reason = cause.reason
-            who = cause.who.format(**groups, namespace=namespace)
-            helps = cause.helps.format(**groups, namespace=namespace)
-            why = groups.get("why", "")
+            who = cause.who.format_map(used)
+            helps = cause.helps.format_map(used)
+            why = used.get("why", "")
             break
     if len(why) > LONGEST_WHY:
         why = f"{why[: LONGEST_WHY // 2]}…{why[-LONGEST_WHY // 2 :]}"

@@ -370,6 +370,14 @@ def test_a_service_that_the_dask_operator_has_not_made(training_world: MakeWorld
 PODS = {
     "limit range": "maximum cpu usage per Container is 1, but limit is 2",
     "quota": "exceeded quota: cpus, requested: requests.cpu=1, used: requests.cpu=3, limited: requests.cpu=3",
+    "quota without sizes": "failed quota: cpus: must specify limits.cpu for: worker; requests.memory for: worker",
+    "quota of a priority": "insufficient quota to match these scopes: [{PriorityClass In [urgent]}]",
+    "node selector": "pod node label selector conflicts with its namespace node label selector",
+    "tolerations": "pod tolerations (possibly merged with namespace default tolerations) conflict with its namespace "
+    "whitelist",
+    "security context constraint": 'unable to validate against any security context constraint: [provider "anyuid": '
+    "Forbidden: not usable by user or serviceaccount, provider restricted-v2: .containers[0].runAsUser: Invalid value: "
+    "65532: must be in the ranges: [1000650000, 1000659999]]",
     "pod security": 'violates PodSecurity "restricted:latest": seLinuxOptions (pod set forbidden type "spc_t")',
     "priority class": "no PriorityClass with name urgent was found",
     "runtime class": 'pod rejected: RuntimeClass "gvisor" not found',
@@ -378,7 +386,7 @@ PODS = {
     "node": "pod affinity topology is not served here",
 }
 """What the API server says of a pod that it refuses."""
-OF_EACH_ROLE = ("limit range", "quota")
+OF_EACH_ROLE = ("limit range", "quota", "quota without sizes")
 
 
 @pytest.mark.fault("O12")
@@ -419,6 +427,7 @@ def test_refused_pods(make_world: MakeWorld, role: str, by: str) -> None:
     first = refuse(f"{owner}-x2x4k")
     assert first == expected(role, f"pods refused by {by}")
     assert first == refuse(f"{owner}-9qqq7")
+    assert first == refuse(f"{owner}-"), "as older Kubernetes names it"
 
 
 @pytest.mark.fault("O26")
