@@ -14,6 +14,7 @@ from bench import loopback
 PAUSES = "pauses"
 EPOCH_ENDS = "epoch-ends"
 STARTS = "starts"
+CHECKS = "checks"
 
 Rounds = Annotated[int, typer.Option(min=1, max=1000, help="Rounds per case; --quick takes 1.")]
 Repeats = Annotated[
@@ -22,7 +23,8 @@ Repeats = Annotated[
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="Tiny counts, to see that everything runs.")]
 Only = Annotated[
-    list[str] | None, typer.Option(metavar="CASE", help="A case's name, starts, pauses or epoch-ends; may be repeated.")
+    list[str] | None,
+    typer.Option(metavar="CASE", help="A case's name, starts, checks, pauses or epoch-ends; may be repeated."),
 ]
 Systems = Annotated[
     list[str] | None,
@@ -39,16 +41,16 @@ def main(
     system: Systems = None,
     output: Output = None,
 ) -> None:
-    """Measure this project beside plain torch, DDP and others: time and bytes per update, starts, resizes."""
-    from bench import epoch_ends, pauses, starts
-    from bench.cases import cases, epoch_end_cases, start_cases
+    """Measure this project beside plain torch, DDP and others: time and bytes per update, starts, checks, resizes."""
+    from bench import checks, epoch_ends, pauses, starts
+    from bench.cases import cases, checked_cases, epoch_end_cases, start_cases
     from bench.ours import workers_ready
     from bench.results import Results, show_results
     from bench.rounds import measure_cases
     from bench.tables import write
 
     every = {case.name: replace(case, repeats=repeats or case.repeats) for case in cases(quick=quick)}
-    names = _checked("--only", only, [*every, STARTS, EPOCH_ENDS, PAUSES])
+    names = _checked("--only", only, [*every, STARTS, CHECKS, EPOCH_ENDS, PAUSES])
     chosen = [case for name, case in every.items() if name in names]
     if system:
         _checked("--system", system, list(dict.fromkeys(each.name for case in chosen for each in case.systems)))
@@ -63,6 +65,10 @@ def main(
     found = Results(quick, measure_cases(chosen, rounds, report, system or []))
     if STARTS in names:
         found.starts.extend(starts.measure(start_cases(quick=quick), rounds, report))
+    if CHECKS in names:
+        for case in checked_cases(quick=quick):
+            report(f"checks: {case.name}")
+            found.checks.append(checks.measure(case))
     if EPOCH_ENDS in names:
         with workers_ready(1) as scheduler:
             for case in epoch_end_cases(quick=quick):

@@ -57,8 +57,8 @@ class System:
     """One way to train: a baseline, or an exchange of this project with its shard size and settings.
 
     Growth NoiseScale measures and looks at it in each epoch, within bounds that keep the batch as it is.
-    One that is `guarded` makes spot checks; if it also has its `own_cluster`, it starts one for each run, with a
-    certificate, as `batchgrowth run` does.
+    One that is `guarded` makes spot checks. One with its `own_cluster` starts one for each run, and if it is guarded,
+    with a certificate, as `batchgrowth run` does.
     """
 
     name: str
@@ -180,6 +180,17 @@ def epoch_end_cases(*, quick: bool) -> list[Case]:
     return [few, many]
 
 
+def checked_cases(*, quick: bool) -> list[Case]:
+    """Return the jobs whose spot checks are measured, each with several: after 200 shards of a worker comes one."""
+    found = [
+        Case("mlp-64", "mlp", 64, 100, 1, (_reduce(32),)),
+        Case("wrn-64", "wrn", 64, 255, 2, (_reduce(8),), examples=64),
+    ]
+    if quick:
+        return [replace(found[0], epochs=10)]
+    return found
+
+
 def start_cases(*, quick: bool) -> list[Case]:
     """Return the jobs whose trial is measured: one of a worker that shares each update with another."""
     found = [
@@ -207,7 +218,6 @@ def _cases() -> Iterator[Case]:
 
     guarded = (_bare(_reduce(32), BARE_REDUCE), _guarded(_reduce(32)))
     yield Case("guarded-mlp-64", "mlp", 64, 50, 10, guarded, repeats=5)
-    yield Case("guarded-wrn-64", "wrn", 64, 8, 2, guarded, examples=64)
     gathering = (_bare(_gather(32), BARE_GATHER), _guarded(_gather(32)))
     yield Case("guarded-gather-mlp-64", "mlp", 64, 16, 4, gathering, repeats=3)
 
@@ -233,8 +243,8 @@ def _reduce(shard: int) -> System:
 
 
 def _bare(system: System, name: str) -> System:
-    """Return the system without spot checks, in a cluster that anybody on this machine could join."""
-    return replace(system, name=name, guarded=False)
+    """Return the system without spot checks, in a cluster of its own that anybody on this machine could join."""
+    return replace(system, name=name, guarded=False, own_cluster=True)
 
 
 def _guarded(system: System) -> System:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from bench.cases import ENCRYPTED, MEASURING, OUR_GATHER, OUR_LOADERS, OUR_ONE, OUR_REDUCE
+from bench.checks import Checks
 from bench.cs744 import show_tasks
 from bench.epoch_ends import EpochEnds
 from bench.pauses import Pauses
@@ -20,6 +21,8 @@ EPOCH_END_SECONDS = 5e-3
 PAUSE_SECONDS = 0.25
 SAFEGUARD_SECONDS = 0.5
 """What each safeguard may add to a start."""
+CHECK_SHARES = {"mlp-64": 0.03, "wrn-64": 0.01}
+"""The share of the time that spot checks may take, by case."""
 TIMES = (
     (OUR_REDUCE, "mlp-64", 1.3),
     (OUR_REDUCE, "mlp-512", 1.3),
@@ -30,7 +33,6 @@ TIMES = (
     (ENCRYPTED, "encrypted-mlp-64", 1.25),
     (ENCRYPTED, "encrypted-wrn-64", 1.05),
     (OUR_REDUCE, "guarded-mlp-64", 1.03),
-    (OUR_REDUCE, "guarded-wrn-64", 1.01),
     (OUR_GATHER, "guarded-gather-mlp-64", 1.03),
     (OUR_ONE, "alone-mlp-64", 1.3),
     (OUR_ONE, "alone-digits-64", 1.05),
@@ -49,6 +51,7 @@ class Results:
     pauses: list[Pauses] = field(default_factory=list)
     epoch_ends: list[EpochEnds] = field(default_factory=list)
     starts: list[Starts] = field(default_factory=list)
+    checks: list[Checks] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,11 @@ def targets(results: Results) -> Iterator[Target]:
         added = spread(starts.added)
         promise = f"at most {SAFEGUARD_SECONDS:g} s more of a start: {starts.what}"
         yield Target(promise, f"{between(added, 3)} s", added.middle <= SAFEGUARD_SECONDS)
+    for checks in results.checks:
+        share = spread(checks.shares)
+        most = CHECK_SHARES[checks.case]
+        shown = f"{share.middle:.2%} ({share.least:.2%} to {share.most:.2%}) over {len(checks.costs)} checks"
+        yield Target(f"spot checks at most {most:.0%} of the time, {checks.case}", shown, share.middle <= most)
     for ends in results.epoch_ends:
         promise = f"an epoch's end at most {EPOCH_END_SECONDS * 1e3:g} ms, {ends.case}, {ends.examples:,} examples"
         cost = median(ends.costs)
@@ -100,6 +108,22 @@ def show_results(results: Results) -> None:
             rows.append([start.what, *(cell for part in seconds for cell in cells(part, 3))])
         parts = ("without: min", "median", "max", "with it: min", "median", "max", "added: min", "median", "max")
         show("Safeguards at a start, in seconds", ("safeguard", *parts), rows)
+    if results.checks:
+        rows = []
+        for checks in results.checks:
+            costs = cells(spread([1e3 * cost for cost in checks.costs]), 2)
+            numbers = [str(len(checks.costs)), str(checks.every), f"{1e3 * checks.update:.2f}"]
+            rows.append([checks.case, *numbers, *costs, f"{spread(checks.shares).middle:.2%}"])
+        columns = [
+            "two workers",
+            "checks",
+            "updates from one to the next",
+            "an update",
+            "a check: min",
+            "median",
+            "max",
+        ]
+        show("Spot checks, in ms", [*columns, "share of the time"], rows)
     if results.epoch_ends:
         rows = []
         for ends in results.epoch_ends:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from batchgrowth.plan import make_plan
+from batchgrowth.spec import BatchGrowthJob
+from batchgrowth_trainer.record.history import HistoryRow
 
 from bench import dask_tasks, ours
 from bench.baselines import Peers, Sample, sample_of
@@ -61,7 +63,7 @@ def _measure(case: Case, rounds: int, report: Report, names: Sequence[str], peer
             return dask_tasks.measure(case.job(), scheduler, case.warm)
         if not system.exchange:
             return peers.measure(system.name, case.job().spec, case.warm)
-        rows, sent = ours.measure(case.job(system), None if system.own_cluster else scheduler)
+        rows, sent = _measured(case.job(system), system, case.workers, scheduler)
         # From the commit of the last update of the warm-up to the last one, by the reporter's clock.
         return sample_of([row.seconds for row in rows[case.warm - 1 :]], sent)
 
@@ -88,6 +90,20 @@ def _measure(case: Case, rounds: int, report: Report, names: Sequence[str], peer
     return Measured(case.name, case.batch, updates, case.warm, rounds, figures, case.workers, case.repeats)
 
 
+def _measured(job: BatchGrowthJob, system: System, workers: int, scheduler: str) -> tuple[list[HistoryRow], int]:
+    """Return what ours.measure does, on the workers of the case or on new ones, as the system has it.
+
+    Workers that have just started are slower than those that have trained before, so both sides of a comparison must be
+    of one kind.
+    """
+    if not system.own_cluster:
+        return ours.measure(job, scheduler)
+    if system.guarded:
+        return ours.measure(job, None)
+    with ours.workers_ready(workers) as without_certificate:
+        return ours.measure(job, without_certificate)
+
+
 def _sent(case: Case, system: System, samples: list[Sample], scheduler: str) -> float:
     """Return the bytes per update of the smallest sample, since other traffic can only add to it."""
     if case.workers == 1:
@@ -97,8 +113,7 @@ def _sent(case: Case, system: System, samples: list[Sample], scheduler: str) -> 
         return least
     # A run of the warm-up alone is subtracted from ours, which leaves the bytes of the timed updates.
     warm_up = case.job(system, only_warm=True)
-    where = None if system.own_cluster else scheduler
-    short = min(ours.measure(warm_up, where)[1] for _ in range(min(len(samples), 2)))
+    short = min(_measured(warm_up, system, case.workers, scheduler)[1] for _ in range(min(len(samples), 2)))
     return (least - short) / (make_plan(case.job().spec).updates - case.warm)
 
 

@@ -69,7 +69,6 @@ def test_every_system_is_in_every_case(results):
         "encrypted-mlp-64": ENCRYPTED,
         "encrypted-wrn-64": ENCRYPTED,
         "guarded-mlp-64": GUARDED,
-        "guarded-wrn-64": GUARDED,
         "guarded-gather-mlp-64": GATHERING,
         "all-wrn-64": [*SYSTEMS[:-1], *EXCHANGES],
         "all-vgg11-256": [*SYSTEMS[:3], *PER_TENSOR, SYSTEMS[3], *EXCHANGES],
@@ -131,6 +130,13 @@ def test_starts(results):
     for one in results["starts"]:
         assert len(one["without"]) == len(one["with_it"]) == 1
         assert all(0 < seconds < 120 for seconds in (*one["without"], *one["with_it"]))
+
+
+def test_checks(results):
+    [one] = results["checks"]
+
+    assert (one["case"], one["every"], len(one["costs"])) == ("mlp-64", 200, 1)
+    assert one["update"] > 0
 
 
 def test_the_tables_show_it_and_end_with_the_targets(quick):

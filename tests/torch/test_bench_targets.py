@@ -4,6 +4,8 @@ from batchgrowth_trainer.record.history import HistoryRow
 
 from bench.baselines import Sample, sample_of
 from bench.cases import DATALOADER, DDP, OUR_GATHER, OUR_LOADERS, OUR_ONE, OUR_REDUCE, PLAIN, cases
+from bench.checks import Checks
+from bench.checks import costs_of as costs_of_checks
 from bench.cs744 import CASE, REPORT_TASKS, table_rows
 from bench.epoch_ends import EpochEnds, costs_of
 from bench.pauses import Pauses
@@ -34,6 +36,15 @@ def test_an_epochs_end_costs_what_the_update_after_it_takes_longer() -> None:
     assert costs == [2.0, -0.5]
 
 
+def test_a_check_costs_what_the_update_after_it_takes_longer() -> None:
+    seconds = [1.0, 2.0, 3.0, 5.0, 6.0, 7.0, 8.5, 9.5]
+    update, costs = costs_of_checks([row(number, at) for number, at in enumerate(seconds, start=1)], 3)
+
+    assert update == 1.0
+    assert costs == [1.0, 0.5]
+    assert Checks("mlp-64", 3, update, costs).shares == [1 / 3, 0.5 / 3]
+
+
 def test_what_was_measured_is_judged() -> None:
     """A comparison without AllReduce says nothing of it."""
     cases = [
@@ -46,7 +57,9 @@ def test_what_was_measured_is_judged() -> None:
     ends = [EpochEnds("mlp-64", 1437, 0.001, [0.001, 0.002, 0.012])]
     pauses = [Pauses("mlp 2-1-2", [0.1] * 50, [0.3] * 50), Pauses("mlp 2-1-2, verified", [9.0], [9.0], verify=True)]
 
-    assert list(targets(Results(False, cases, pauses, ends))) == [
+    checks = [Checks("wrn-64", 50, 1.0, [0.25, 0.5, 1.0])]
+
+    assert list(targets(Results(False, cases, pauses, ends, checks=checks))) == [
         Target("AllReduce (ours) at most 1 times torch DDP, wrn-64", "1.010 (1.010 to 1.010)", False),
         Target("AllReduce (ours) at most 1 times torch DDP, all-vgg11-256", "0.995 (0.995 to 0.995)", True),
         Target("one worker (ours) at most 1.3 times plain PyTorch loop, alone-mlp-64", "1.250 (1.250 to 1.250)", True),
@@ -56,6 +69,7 @@ def test_what_was_measured_is_judged() -> None:
             False,
         ),
         Target("AllReduce moves at most 23 MB, wrn-64", "22.00 MB", True),
+        Target("spot checks at most 1% of the time, wrn-64", "1.00% (0.50% to 2.00%) over 3 checks", True),
         Target("an epoch's end at most 5 ms, mlp-64, 1,437 examples", "2.00 ms over 3 ends", True),
         Target("95 of 100 pauses at most 0.25 s, warm, without verify", "300 ms over 100 resizes", False),
     ]
