@@ -222,7 +222,7 @@ class Nature:
         report = Progress(update=done, updates=UPDATES, epoch=min(done / UPDATES_PER_EPOCH, EPOCHS), epochs=EPOCHS,
             stage=0, batch_size=32, learning_rate=0.05, workers=workers, ready=workers, start=self.starts[uid],
             seconds_per_update=0.5, loss=1.0)  # fmt: skip
-        if PROGRESS in self.server.objects:
+        if (self.server.get(PROGRESS) or {"metadata": {}})["metadata"].get("ownerReferences"):  # it is not another's
             self.server.change(PROGRESS, lambda body: body.update(data={names.PROGRESS_KEY: report.to_json()}))
         return report.to_json()
 

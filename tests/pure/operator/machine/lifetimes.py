@@ -19,7 +19,7 @@ from batchgrowth_operator.seen.observed import Ref, is_owned_by
 from controllers import CLAIM, CLUSTER, FAILURES, JOB, MOUNTED, PROGRESS, SCHEDULER, TRAINER, UPDATES, WORKERS, Nature
 from hypothesis import strategies as st
 from hypothesis.stateful import RULE_MARKER, RuleBasedStateMachine, initialize, invariant, precondition, rule
-from instances import Clock, Inline, Instance
+from instances import DEFAULT_IMAGE, Clock, Inline, Instance
 from model_api import Body, Server
 from safety import BAD_ARGUMENT, JOB_REF, TAMPERED, Safety, is_over, verdict_of
 
@@ -92,6 +92,8 @@ class Lifetimes(RuleBasedStateMachine):
             instance.before_write = self.safety.before_write
         self.foreign: dict[Ref, Body] = {}
         self.is_broken = False
+        self.is_mute = False
+        """Whether a trainer has ended whose last report was deleted before the operator saw it."""
 
     def teardown(self) -> None:
         try:
@@ -171,6 +173,7 @@ class Lifetimes(RuleBasedStateMachine):
     @rule(updates=st.sampled_from([1, 60, 200]))
     def train(self, updates: int) -> None:
         self.nature.train(updates)
+        self.is_mute |= self.last_words() == set()  # the Job and the ConfigMap of the reports are being deleted
 
     @rule(exit_code=st.sampled_from([*FAILURES, 75]))
     def trainer_fails(self, exit_code: int) -> None:
@@ -309,7 +312,7 @@ class Lifetimes(RuleBasedStateMachine):
             status = job["status"]
             wants(is_over(status), "the job is over")
             wants(
-                verdict_of(status)[0] != "True" or status["trainerStatus"]["update"] == UPDATES,
+                verdict_of(status)[0] != "True" or status["trainerStatus"]["update"] == UPDATES or self.is_mute,
                 "the position is the end",
             )
 
@@ -347,6 +350,9 @@ class Lifetimes(RuleBasedStateMachine):
 
     def check_active(self, job: Body) -> None:
         missing = [ref for ref in (*children_of(job), *PARTS) if ref not in self.server.objects]
+        image = self.server.objects[CLUSTER]["spec"]["scheduler"]["spec"]["containers"][0]["image"]
+        if missing and set(missing) <= set(PARTS) and image != job["spec"].get("image", DEFAULT_IMAGE):
+            return  # the cluster is made again once its trainer has ended; until then the status names what it lacks
         wants(not missing, f"{missing} exist")
         wants(len(self.nature.trainers) == 1, "the trainer runs")
         replicas, bounds = self.server.objects[WORKERS]["spec"]["replicas"], job["spec"]["workers"]
@@ -384,15 +390,19 @@ class Lifetimes(RuleBasedStateMachine):
 
     def is_last_word(self, ref: Ref) -> bool:
         """Whether nothing else holds the last report of a trainer that has ended, unless the status has it."""
+        return self.last_words() == {ref}
+
+    def last_words(self) -> set[Ref] | None:
+        """What holds the last report of a trainer that has ended; None without one, or if the status has it."""
         ended = [pod for pod in self.server.of_kind("Pod") if (pod["status"] or {}).get("phase") == "Succeeded"]
         if not ended or is_over((self.server.get(JOB_REF) or {}).get("status") or {}):
-            return False
+            return None
         found = {one: self.server.get(one) for one in (PROGRESS, TRAINER)}  # a Job goes with its pods
         left = {one: body for one, body in found.items() if body and "deletionTimestamp" not in body["metadata"]}
         text = (left.get(PROGRESS, {}).get("data") or {}).get(names.PROGRESS_KEY, '{"update": 0}')
         if json.loads(text)["update"] < UPDATES:
             left.pop(PROGRESS, None)
-        return set(left) == {ref}
+        return set(left)
 
     def is_blocked(self, job: Body) -> bool:
         """Whether the job's children cannot be made: another's has the name of one, or the spec is refused."""
