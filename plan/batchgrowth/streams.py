@@ -63,6 +63,20 @@ def plainly(error: UnicodeError) -> tuple[str, int]:
     return lost.encode("ascii", "replace").decode("ascii"), error.end
 
 
+def open_what_is_closed() -> None:
+    """Let standard input, output and error lead nowhere where whoever started this process has closed them.
+
+    The next file to be opened would otherwise get the number of one, and what a library prints would go into it.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # it gets the lowest free number, which is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+
+
 def print_plainly() -> None:
     """Let standard output and standard error replace the characters that their encodings lack."""
     codecs.register_error(_REPLACE, plainly)

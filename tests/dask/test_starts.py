@@ -1,15 +1,21 @@
 """Workers that live are waited for; workers that cannot start end the run within seconds, with the first cause."""
 
+import multiprocessing
 import re
+import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from batchgrowth.errors import BatchGrowthError, ClusterError
-from batchgrowth_trainer.pool import starts
+from batchgrowth_trainer.pool import local_cluster, starts
 from batchgrowth_trainer.sinks.events import Event, Waiting
 from batchgrowth_trainer.training import Options, train
 
+ROOT = Path(__file__).parents[2]
 CODE = Path(__file__).parent / "user_code"
 
 
@@ -61,3 +67,52 @@ def test_workers_that_cannot_start_end_the_run(
 ) -> None:
     with pytest.raises(kind, match=cause):
         train(job(digits_job, function), Options(output_dir=tmp_path, paths=(str(CODE),)))
+
+
+def refuse(*_: Any) -> None:
+    raise OSError(30, "Read-only file system")
+
+
+@pytest.mark.fault("T09")
+@pytest.mark.parametrize(
+    ("owner", "name", "cause"),
+    [
+        (multiprocessing, "Lock", r"no semaphore can be made.*Read-only file system.*/dev/shm"),
+        (socket.socket, "connect", r"cannot connect to each other.*`ip link set lo up`"),
+    ],
+    ids=["a folder of semaphores that is read-only", "a loopback interface that is down"],
+)
+def test_a_machine_on_which_processes_cannot_meet(
+    digits_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, cause: str
+) -> None:
+    """As in a sandbox: told before anything is started."""
+    monkeypatch.setattr(owner, name, refuse)
+    with pytest.raises(ClusterError, match=cause):
+        train(digits_job("epochs=1"), Options(output_dir=tmp_path / "run"))
+
+
+def test_the_first_cause_of_a_start_that_fails() -> None:
+    """Dask raises an AssertionError while it handles the error."""
+
+    def start() -> None:
+        try:
+            refuse()
+        finally:
+            assert not refuse
+
+    with pytest.raises(AssertionError) as caught:
+        start()
+    assert "Read-only" in str(local_cluster._first_of(caught.value))
+
+
+@pytest.mark.fault("G01")
+def test_whoever_started_it_blocks_all_signals(tmp_path: Path) -> None:
+    """A run ends all the same: the server that forks workers learns of their ends by SIGCHLD."""
+    command = [sys.executable, "-m", "batchgrowth", "run", "examples/digits.yaml", "--workers", "2"]
+    options = ["--set", "epochs=1", "--output-dir", str(tmp_path / "run")]
+
+    def block() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+
+    done = subprocess.run([*command, *options], cwd=ROOT, preexec_fn=block, timeout=240, check=False)
+    assert done.returncode == 0

@@ -45,6 +45,42 @@ def test_a_terminal_that_lacks_our_signs_gets_the_nearest(
         assert text.splitlines()[1].split() == ["1", "0", "-", "5", "32", "0.05", "1", "225", "16.7%"]
 
 
+@pytest.mark.fault("G09")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_whoever_started_it_closed_its_streams(closed: str, tmp_path: Path) -> None:
+    """As some daemons do. What is printed leads nowhere, and above all not into a file that the command opens."""
+    command = f'exec "$@" {closed}'
+    check = [sys.executable, "-m", "batchgrowth", "check"]
+    ends = [
+        subprocess.run(["sh", "-c", command, "sh", *check, file], capture_output=True, text=True, check=False)
+        for file in (DIGITS, str(tmp_path / "none.yaml"))
+    ]
+
+    assert [end.returncode for end in ends] == [0, 2]
+    assert "Traceback" not in ends[0].stderr + ends[1].stderr
+    assert "cannot be read" not in ends[1].stdout
+
+
+def test_a_closed_stream_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    opened: list[tuple[str, int]] = []
+
+    def fstat(number: int) -> None:
+        if number == 2:
+            raise OSError("closed")
+
+    system = SimpleNamespace(
+        fstat=fstat, open=lambda *given: opened.append(given), devnull="none", O_RDWR=2, fdopen=os.fdopen
+    )
+    monkeypatch.setattr(streams, "os", system)
+    monkeypatch.setattr(sys, "stdin", None)
+    before = sys.stdout
+    streams.open_what_is_closed()
+
+    assert opened == [("none", 2)]
+    assert sys.stdin is not None
+    assert sys.stdout is before
+
+
 def test_what_stands_for_a_sign() -> None:
     text = "0.1 → 0.01 … 3 × 4 … Ω"
     assert text.encode("ascii", streams._REPLACE) == b"0.1 > 0.01 ... 3 x 4 ... ?"

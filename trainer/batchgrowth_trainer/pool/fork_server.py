@@ -1,5 +1,6 @@
 """The start of the process that forks local workers, with torch loaded; worker/fork_server_preload.py runs in it."""
 
+import multiprocessing
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -19,8 +20,15 @@ def start_fork_server(preload: str, environment: Mapping[str, str]) -> None:
     """Start the process that forks workers, with this module loaded, unless this program has started one already.
 
     `environment` is added to the variables that workers inherit. The module calls `signals.outlive_signals`. Raises
-    ClusterError if the process cannot start.
+    ClusterError if the process cannot start, or could not talk to those that it forks.
     """
+    try:
+        multiprocessing.Lock()
+    except OSError as error:
+        raise ClusterError(
+            f"no semaphore can be made, which processes of one run share ({error}); they lie in /dev/shm: let that be "
+            "a folder that you can write to, with free space"
+        ) from error
     forkserver.set_forkserver_preload([preload])
     folder = tempfile.gettempdir()
     try:

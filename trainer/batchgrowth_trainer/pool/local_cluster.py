@@ -111,7 +111,8 @@ def _nanny_of(cluster: WorkerProcesses) -> type[Nanny]:
             try:
                 return await super().instantiate()
             except Exception as error:
-                cause = f"the process of worker {self.name} could not be started: {type(error).__name__}: {error}"
+                first = _first_of(error)
+                cause = f"the process of worker {self.name} could not be started: {type(first).__name__}: {first}"
                 ended.append(EndedStart(cause, began=False))
                 raise
 
@@ -123,6 +124,13 @@ def _nanny_of(cluster: WorkerProcesses) -> type[Nanny]:
             super()._on_worker_exit_sync(code)
 
     return TellingNanny
+
+
+def _first_of(error: BaseException) -> BaseException:
+    """Return the error during whose handling the others were raised, of which Dask adds some."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
 
 
 _ENDING = {Status.closing, Status.closed, Status.closing_gracefully}

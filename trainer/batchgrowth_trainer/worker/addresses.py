@@ -6,8 +6,12 @@ import socket
 from contextlib import suppress
 from typing import Any
 
+from batchgrowth.errors import ClusterError
+
 CONNECT_SECONDS = 2.0
 RETRY_SECONDS = 0.1
+_OWN_SECONDS = 5.0
+"""How long this machine may take to connect to itself."""
 ANY_PORT = 80
 """A port to which nothing is sent: it only completes an address."""
 
@@ -70,13 +74,21 @@ def answer_on_ipv6_too(node: Any) -> None:
 
 
 def loopback() -> str:
-    """Return the address of this machine's loopback interface: 127.0.0.1, or ::1 if the machine has IPv6 alone."""
-    with socket.socket(socket.AF_INET) as probe:
-        try:
-            probe.bind(("127.0.0.1", 0))
-        except OSError:
-            return "::1"
-    return "127.0.0.1"
+    """Return the address of this machine's loopback interface: 127.0.0.1, or ::1 if the machine has IPv6 alone.
+
+    Raises ClusterError if nothing can connect to either, as in a sandbox whose loopback interface is down.
+    """
+    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        with suppress(OSError), socket.socket(family) as listener, socket.socket(family) as caller:
+            listener.bind((host, 0))
+            listener.listen(1)
+            caller.settimeout(_OWN_SECONDS)
+            caller.connect(listener.getsockname()[:2])
+            return host
+    raise ClusterError(
+        "this machine's processes cannot connect to each other, neither at 127.0.0.1 nor at ::1; bring its loopback "
+        "interface up, by `ip link set lo up`, or train with exchange.type SingleProcess"
+    )
 
 
 def bracketed(host: str) -> str:

@@ -19,7 +19,8 @@ def outlive_signals() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in _TO_ALL:
         signal.signal(number, _nothing)  # programs that users' code starts would inherit SIG_IGN
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, *_TO_ALL})
+    # What started the run may have blocked SIGCHLD: the server that forks workers would then not learn of their ends.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGCHLD, *_TO_ALL})
 
 
 @contextmanager
