@@ -53,6 +53,8 @@ _MISSING = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
 _ADVICE = {
     r"circular import|partially initialized module": "two modules import each other: move one import into the function "
     "that needs it; if a file of yours has the name of a package, rename it",
+    r"context has already been set|signal only works in main thread": "a worker imports the file in a thread of a "
+    'process that has its settings already: do this under `if __name__ == "__main__":`, or leave it out',
     r"^(Syntax|Indentation|Tab)Error": "correct that line; python -m py_compile FILE checks the file alone",
     r"^SystemExit": "raise an exception in its place, or return",
     r"^RecursionError": "the function there calls itself without an end",
