@@ -83,7 +83,7 @@ format: $(INSTALLED) ## put the code into the one format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(INSTALLED) ## ours beside torch DDP and beside plain PyTorch, epoch ends and pauses (about twenty minutes)
+bench: $(INSTALLED) ## ours beside torch DDP and beside plain PyTorch, what the safeguards cost, epoch ends and pauses (about an hour)
 	@$(BIN)/python -m bench
 
 gpu: $(INSTALLED) ## the tests and benchmarks that need a GPU; without one, which of them were never run here
