@@ -4,6 +4,7 @@ This module imports quickly: a command loads torch and Dask after it has accepte
 """
 
 import json
+import logging
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,7 @@ import yaml
 from batchgrowth.choices import EXCHANGES
 from batchgrowth.cli import DaskLogLevelOption, LogFormatOption, LogLevelOption, on_stderr
 from batchgrowth.contract.logs import DEFAULT_LOGS, LogFormat, LogLevel, Logs
-from batchgrowth.errors import DataError, WorkloadError
+from batchgrowth.errors import BatchGrowthError, DataError, WorkloadError
 from batchgrowth.manifest.reading import load_manifest
 from batchgrowth.notes import notes
 from batchgrowth.plan import Plan, make_plan
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from batchgrowth_trainer.sinks.events import Sinks
     from batchgrowth_trainer.training import Options
 
+log = logging.getLogger(__name__)
 
 ExchangeType = StrEnum("ExchangeType", {name: name for name in EXCHANGES})  # type: ignore[misc]
 
@@ -95,7 +97,7 @@ def run(
         output.tell_by(lambda line: sinks.add_to_next(Note(line)))
         _print_summary(console, _train(job, plan, sinks, options))
         if plots:
-            _draw(console, [directory], None)
+            _draw_if_possible(console, directory)
 
 
 def init(
@@ -269,6 +271,21 @@ def _print_summary(console: Console, summary: dict[str, Any]) -> None:
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _draw_if_possible(console: Console, directory: Path) -> None:
+    """Draw the plots of a run, or say why they cannot be drawn: the run has ended well all the same."""
+    try:
+        _draw(console, [directory], None)
+    except (BatchGrowthError, OSError):
+        raise
+    except Exception as error:  # such as matplotlib's, which refuses to be imported with some settings of the user's
+        log.debug("the plots cannot be drawn", exc_info=True)
+        console.print(
+            f"the plots cannot be drawn: {type(error).__name__}: {error}; once that is mended, "
+            f"`batchgrowth plot {directory}` draws them",
+            highlight=False, soft_wrap=True, markup=False,
+        )  # fmt: skip
 
 
 def _draw(console: Console, directories: list[Path], output: Path | None) -> None:

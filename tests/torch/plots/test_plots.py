@@ -13,6 +13,7 @@ import pytest
 from batchgrowth.course import Course
 from batchgrowth.errors import BatchGrowthError, DataError
 from batchgrowth.spec import BatchGrowthJob
+from batchgrowth_trainer import commands, plots
 from batchgrowth_trainer.plots import plot_plan, plot_runs
 from batchgrowth_trainer.plots.figure import (
     AXES,
@@ -28,6 +29,7 @@ from batchgrowth_trainer.plots.figure import (
 from batchgrowth_trainer.plots.planned import rated_updates
 from batchgrowth_trainer.record.history import EvaluationRow, History, HistoryRow
 from batchgrowth_trainer.record.runs import read_run
+from rich.console import Console
 
 MakeJob = Callable[..., BatchGrowthJob]
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -260,3 +262,20 @@ def test_a_directory_without_a_run_is_named(tmp_path: Path) -> None:
 def test_no_directory_at_all() -> None:
     with pytest.raises(DataError, match="none was given"):
         plot_runs([])
+
+
+def test_plots_that_cannot_be_drawn_do_not_fail_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As with MPLBACKEND=nonsense, with which matplotlib cannot be imported. A full disk is told as elsewhere."""
+    errors: list[Exception] = [ValueError("Key backend: 'nonsense' [is no backend]"), OSError(28, "No space left")]
+    monkeypatch.setattr(plots, "plot_runs", lambda *_: raise_(errors.pop(0)))
+    commands._draw_if_possible(Console(width=500), tmp_path)
+    said = "the plots cannot be drawn: ValueError: Key backend: 'nonsense' [is no backend]; once that is mended, "
+    assert capsys.readouterr().out == f"{said}`batchgrowth plot {tmp_path}` draws them\n"
+    with pytest.raises(OSError, match="No space"):
+        commands._draw_if_possible(Console(), tmp_path)
+
+
+def raise_(error: Exception) -> None:
+    raise error
