@@ -194,6 +194,7 @@ class ExchangeEntry(Entry):
     `keeps` is what each replica has of its own at the end of a round, besides buffers and the optimizer's state: its
     Weights, or a Residual (error feedback) if all have the same weights. With Nothing they share one state.
     `all_connected` is True if any two members may exchange; otherwise more than 64 are connected as a grid.
+    `lone_exchange` is True if one worker exchanges, too, because the model is not in its process.
     `longest_round` is a function (settings) -> the most updates from one message between workers to the next.
     `computes_ahead` is True if gradients of later updates are computed before an update is made, which at the end of a
     plan are missing.
@@ -204,6 +205,7 @@ class ExchangeEntry(Entry):
     replicas: Callable[[Any], int] = always_one
     keeps: Literal["Nothing", "Weights", "Residual"] = "Nothing"
     all_connected: bool = False
+    lone_exchange: bool = False
     longest_round: Callable[[Any], int] = always_one
     computes_ahead: bool = False
     strategy: str = "batchgrowth_trainer.exchange.all_reduce:AllReduce"

@@ -51,6 +51,7 @@ GATHER_SCATTER = ExchangeEntry(
     source="Sievert and Shah, 2021",
     block=GatherScatterBlock,
     implementation="batchgrowth_trainer.drivers.gather_scatter:train",
+    lone_exchange=True,
     example={"backups": True},
     idle=backups_idle,
 )

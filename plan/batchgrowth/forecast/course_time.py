@@ -142,7 +142,8 @@ def run_time(plan: Plan, constants: Constants, price: float | None = None) -> Ru
     drawn = [plan_seconds(plan, draw) for draw in constants.draws]
     stages = []
     for number, stage in enumerate(plan.stages):
-        seconds = constants.estimated(central[number], [one[number] for one in drawn])
+        known = constants.extrapolated([used_workers(plan, stage)])
+        seconds = known.estimated(central[number], [one[number] for one in drawn])
         hours = seconds.times(stage.workers / HOUR)
         stages.append(
             StageTime(
@@ -154,12 +155,13 @@ def run_time(plan: Plan, constants: Constants, price: float | None = None) -> Ru
                 money=_priced(hours, price),
             )
         )
-    worker_hours = constants.estimated(worker_hours_of(plan, central), [worker_hours_of(plan, one) for one in drawn])
+    known = constants.extrapolated(used_workers(plan, stage) for stage in plan.stages)
+    worker_hours = known.estimated(worker_hours_of(plan, central), [worker_hours_of(plan, one) for one in drawn])
     return RunTime(
         constants=constants,
         stages=tuple(stages),
         updates=plan.updates,
-        seconds=constants.estimated(sum(central), [sum(one) for one in drawn]),
+        seconds=known.estimated(sum(central), [sum(one) for one in drawn]),
         worker_hours=worker_hours,
         money=_priced(worker_hours, price),
     )

@@ -90,6 +90,7 @@ def with_network(constants: Constants, network: Constants, gradient_bytes: int |
         step=replace(constants.step, **parts),
         draws=tuple(replace(draw, **parts) for draw in constants.draws),
         source=f"{constants.source}; the exchange is that of {network.source}",
+        seen_workers=frozenset(),  # the number of workers matters to the exchange
         exchange_note="",
     )
 

@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from batchgrowth.forecast.course_time import plan_seconds, remaining_plan
+from batchgrowth.forecast.course_time import plan_seconds, remaining_plan, used_workers
 from batchgrowth.forecast.step_time import Constants, Estimated
 from batchgrowth.plan import Plan, Stage
 
@@ -52,6 +52,7 @@ def remaining_time(plan: Plan, update: int, constants: Constants, workers_of: Ca
     """
     rest = remaining_plan(plan, update)
     rest = replace(rest, stages=tuple(replace(stage, workers=workers_of(stage)) for stage in rest.stages))
+    constants = constants.extrapolated(used_workers(rest, stage) for stage in rest.stages)
     central = plan_seconds(rest, constants.step)
     total = sum(central)
     whole = constants.estimated(total, [sum(plan_seconds(rest, draw)) for draw in constants.draws])

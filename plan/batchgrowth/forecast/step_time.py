@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
@@ -17,6 +17,10 @@ DEFAULT_ERROR = 0.15
 """The relative error of constants that come without one."""
 CONFIDENCE = 0.9
 """The share of runs whose outcome an interval shall cover."""
+EXTRAPOLATION_ERROR = 0.1
+"""The relative error of times with numbers of workers of which no update was seen: they may share more than a model
+knows, such as processors, memory or a link.
+"""
 NORMAL_QUANTILE = 1.645
 """The quantile of the standard normal distribution at (1 + CONFIDENCE) / 2."""
 
@@ -29,7 +33,8 @@ class StepTime:
 
     A worker's task takes `per_update`, `per_shard` for each of its shards and `per_example` for each of its examples.
     P > 1 workers exchange for `per_group` + `per_doubling` · log2 P + `per_worker` · (P - 1). `overhead` lists
-    (workers, seconds) that an update takes besides, linear in between. If there are fewer `slots` than workers, tasks
+    (workers, seconds) that an update takes besides, linear in between. With a `lone_exchange`, one worker exchanges,
+    too, because the model is not in its process. If there are fewer `slots` than workers, tasks
     and their exchange run in several rounds. `per_epoch` is for evaluations and everything else between updates. With
     `whole_batches`, the last batch of an epoch takes as long as any other, as in the simulator of the paper.
     """
@@ -44,6 +49,7 @@ class StepTime:
     per_worker: Seconds = 0.0
     per_epoch: Seconds = 0.0
     overhead: tuple[tuple[Annotated[int, Field(ge=1)], Seconds], ...] = ()
+    lone_exchange: bool = False
     slots: Annotated[int, Field(ge=1)] | None = None
     whole_batches: bool = False
 
@@ -58,7 +64,7 @@ class StepTime:
 
     def exchange(self, workers: int) -> float:
         """Return the seconds that this many workers exchange for."""
-        if workers == 1:
+        if workers == 1 and not self.lone_exchange:
             return 0.0
         return self.per_group + self.per_doubling * math.log2(workers) + self.per_worker * (workers - 1)
 
@@ -94,7 +100,8 @@ class Constants:
     """A step time with its uncertainty, and where both come from.
 
     `error` is the relative standard error that all updates share, as machines differ from day to day. `draws` are
-    other step times that the measurements allow, if there are any. `notes` are sentences for the user, and
+    other step times that the measurements allow, if there are any. `seen_workers` are the numbers of workers that were
+    measured; none if that does not matter. `notes` are sentences for the user, and
     `exchange_note` is the one about an exchange that was not measured; "" if it was.
     """
 
@@ -102,6 +109,7 @@ class Constants:
     step: StepTime
     error: float = DEFAULT_ERROR
     draws: tuple[StepTime, ...] = ()
+    seen_workers: frozenset[int] = frozenset()
     source: str = ""
     notes: tuple[str, ...] = ()
     exchange_note: str = ""
@@ -113,6 +121,12 @@ class Constants:
             step=replace(self.step, slots=slots),
             draws=tuple(replace(draw, slots=slots) for draw in self.draws),
         )
+
+    def extrapolated(self, workers: Iterable[int]) -> "Constants":
+        """Return the constants for these numbers of workers, with a larger error if one of them was never measured."""
+        if not self.seen_workers or self.seen_workers.issuperset(workers):
+            return self
+        return replace(self, error=math.hypot(self.error, EXTRAPOLATION_ERROR))
 
     def estimated(self, value: float, drawn: Sequence[float]) -> Estimated:
         """Return a positive number with its interval: that of the draws' values, widened by the shared error."""

@@ -142,6 +142,30 @@ def test_the_rest_of_a_run_is_known_after_a_tenth_of_it() -> None:
     assert sum(covered) >= 0.8 * len(covered)
 
 
+@pytest.mark.parametrize("lone_exchange", [False, True])
+def test_the_rest_of_a_run_that_shrinks(*, lone_exchange: bool) -> None:
+    """Until then it had four workers. What one worker exchanges is a guess, which the interval covers."""
+    steps = "[{update: 1, batchSize: 128}, {update: 100, batchSize: 64}, {update: 250, batchSize: 32}]"
+    workers = "workers={minimum: 1, maximum: 4, examplesPerWorker: 32}"
+    job = load_manifest(
+        EXAMPLES / "digits.yaml", [f"batch.growth={{type: Milestones, milestones: {{steps: {steps}}}}}", workers]
+    )
+    plan = make_plan(job.spec)
+    covered = []
+    for seed in range(3):
+        central = StepTime(per_shard=0.02, per_group=0.004, per_worker=0.004, lone_exchange=lone_exchange)
+        rows = history(plan, central, 1.0, seed=seed)
+        seen = [row for row in rows if row.batch_size == 128][: len(rows) // 10]
+        cells = cells_of(seen, plan, lone_exchange=lone_exchange)
+        constants = constants_of(cells, 0.0, "here", lone_exchange=lone_exchange)
+        made = run_time(remaining_plan(plan, seen[-1].update), constants).seconds
+        actual = rows[-1].seconds - seen[-1].seconds
+        assert made.value == pytest.approx(actual, rel=0.15)
+        covered.append(made.low <= actual <= made.high)
+
+    assert all(covered)
+
+
 def test_what_was_not_observed_is_said_and_widens_the_interval() -> None:
     plan = make_plan(job_of("workers.maximum=1").spec)
     found = constants_of(cells_of(history(plan, NETS["wide"], 0.2, seed=2), plan), 0.0, "here")

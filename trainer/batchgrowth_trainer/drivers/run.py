@@ -138,7 +138,7 @@ class RunState:
         self._sinks = events.Sinks.of(sinks)
         self.expected = course.plan  # the plan with the stage that the next look will probably begin, if it begins one
         self._looks: tuple[BatchDecision, ...] = ()  # the last two outcomes
-        self._forecast = OnlineForecast(self._workers_of)
+        self._forecast = OnlineForecast(self._workers_of, lone_exchange=course.spec.exchange.entry.lone_exchange)
         self.totals = RunTotals.restored(saved)
         self.update = 0  # of the newest committed state; a recovery sets it back to repeat updates
         self.covered = 0  # update after which the newest check of the workers found nothing

@@ -48,30 +48,38 @@ SMALLEST_ERROR = 0.04
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The mean seconds of like updates within a part of a run, and the part of them that was computing, if known."""
+    """The mean seconds of like updates within a part of a run, and the part of them that was computing, if known.
+
+    With a `lone_exchange`, the time of one worker has an exchange in it, too.
+    """
 
     examples: int
     shards: int
     workers: int
     seconds: float
     compute_seconds: float | None = None
+    lone_exchange: bool = False
+
+    @property
+    def exchanges(self) -> bool:
+        """Return whether a part of the time is an exchange."""
+        return self.workers > 1 or self.lone_exchange
 
     @property
     def columns(self) -> list[float]:
         """Return what each constant is multiplied by."""
-        several = float(self.workers > 1)
         return [
             1.0,
             float(-(-self.shards // self.workers)),
             busiest(self.examples, self.shards, self.workers),
-            several,
+            float(self.exchanges),
             float(np.log2(self.workers)),
             self.workers - 1.0,
         ]
 
     def without_exchange(self) -> "Cell | None":
-        """Return a cell of the computing of several workers; None for one worker, whose whole update is fitted."""
-        if self.workers == 1 or not self.compute_seconds:
+        """Return a cell of the computing alone; None without an exchange, because the whole update is fitted then."""
+        if not self.exchanges or not self.compute_seconds:
             return None
         return replace(self, seconds=self.compute_seconds)
 
@@ -88,10 +96,11 @@ def fitted(folders: Sequence[Path], job: BatchGrowthJob) -> Constants:
         check_same_work(folder, recorded.spec, job.spec)
         rows = read_run(folder).history
         plan = recorded_course(folder).plan
-        cells += cells_of(rows, plan)
+        cells += cells_of(rows, plan, lone_exchange=job.spec.exchange.entry.lone_exchange)
         epochs += between_updates(rows)
     source = f"fitted to {', '.join(map(str, folders))}"
-    return constants_of(cells, sum(epochs) / len(epochs) if epochs else 0.0, source)
+    per_epoch = sum(epochs) / len(epochs) if epochs else 0.0
+    return constants_of(cells, per_epoch, source, lone_exchange=job.spec.exchange.entry.lone_exchange)
 
 
 def check_same_work(folder: Path, ran: JobSpec, asked: JobSpec) -> None:
@@ -112,7 +121,7 @@ def check_same_work(folder: Path, ran: JobSpec, asked: JobSpec) -> None:
         raise SpecError(faults)
 
 
-def cells_of(rows: Sequence[HistoryRow], plan: Plan) -> list[Cell]:
+def cells_of(rows: Sequence[HistoryRow], plan: Plan, *, lone_exchange: bool = False) -> list[Cell]:
     """Return the mean times of like updates in each of `BLOCKS` parts of a run. Raises DataError if there is none."""
     warm = rows[WARM_UPDATES:] if len(rows) > 10 * WARM_UPDATES else rows
     if not warm:
@@ -126,7 +135,7 @@ def cells_of(rows: Sequence[HistoryRow], plan: Plan) -> list[Cell]:
             alike.setdefault(key, []).append((row.update_seconds, row.compute_seconds))
         for key, times in alike.items():
             seconds, compute = np.mean(times, axis=0)
-            cells.append(Cell(*key, seconds=float(seconds), compute_seconds=float(compute)))
+            cells.append(Cell(*key, float(seconds), float(compute), lone_exchange))
     return [cell for cell in cells if cell.seconds > 0]
 
 
@@ -144,8 +153,13 @@ def between_updates(rows: Sequence[HistoryRow]) -> list[float]:
     return [max(0.0, rows[-1].seconds - rows[0].seconds - updates) / epochs]
 
 
-def constants_of(cells: Sequence[Cell], per_epoch: float, source: str, num_draws: int = NUM_DRAWS) -> Constants:
-    """Return the constants that fit the cells, and draws of others that fit about as well."""
+def constants_of(
+    cells: Sequence[Cell], per_epoch: float, source: str, num_draws: int = NUM_DRAWS, *, lone_exchange: bool = False
+) -> Constants:
+    """Return the constants that fit the cells, and draws of others that fit about as well.
+
+    With a `lone_exchange`, one worker will exchange, too, though it may not have done so in the cells.
+    """
     matrix = np.array([cell.columns for cell in cells])
     seconds = np.array([cell.seconds for cell in cells])
     usual = np.median(seconds)
@@ -171,12 +185,14 @@ def constants_of(cells: Sequence[Cell], per_epoch: float, source: str, num_draws
     for _ in range(num_draws):
         other = seconds * np.exp(noise * random.standard_normal(len(seconds)))
         shares = random.uniform(0, 1, len(COLUMNS)) * LARGEST_SHARES * usual / reference
-        draws.append(_step(_solved(matrix, other, noise * scale, weights, shares), per_epoch))
+        solved = _solved(matrix, other, noise * scale, weights, shares)
+        draws.append(_step(solved, per_epoch, lone_exchange=lone_exchange))
     return Constants(
         label="fit",
-        step=_step(found, per_epoch),
+        step=_step(found, per_epoch, lone_exchange=lone_exchange),
         error=max(SMALLEST_ERROR, noise / np.sqrt(min(len(cells), BLOCKS)) * 2),
         draws=tuple(draws),
+        seen_workers=frozenset(cell.workers for cell in cells),
         source=source,
         notes=_notes(cells),
         exchange_note=_exchange_note(cells),
@@ -203,7 +219,7 @@ def _solved(matrix: Numbers, seconds: Numbers, deviations: Numbers, weights: Num
     return nonnegative(gram, scaled.T @ (seconds / deviations) + weights * prior)
 
 
-def _step(found: Numbers, per_epoch: float) -> StepTime:
+def _step(found: Numbers, per_epoch: float, *, lone_exchange: bool) -> StepTime:
     per_update, per_shard, per_example, per_group, per_doubling, per_worker = map(float, found)
     return StepTime(
         per_update=per_update,
@@ -213,6 +229,7 @@ def _step(found: Numbers, per_epoch: float) -> StepTime:
         per_doubling=per_doubling,
         per_worker=per_worker,
         per_epoch=per_epoch,
+        lone_exchange=lone_exchange,
     )
 
 

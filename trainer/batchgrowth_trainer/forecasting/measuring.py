@@ -45,7 +45,8 @@ def measured(job: BatchGrowthJob, folders: Iterable[Path], clock: Callable[[], f
         cells: list[Cell] = []
         for step, run in kinds:
             cells += timed(replica, step, run, BUDGET_SECONDS / len(kinds), clock)
-    constants = constants_of(cells, 0.0, "timed on this machine")
+    lone_exchange = job.spec.exchange.entry.lone_exchange
+    constants = constants_of(cells, 0.0, "timed on this machine", lone_exchange=lone_exchange)
     note = "the exchange is a guess; --network gives that of your network"
     return Timed(replace(constants, label="measured", notes=(), exchange_note=note), size)
 

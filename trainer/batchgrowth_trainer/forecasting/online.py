@@ -87,7 +87,7 @@ class Blocks:
         self._blocks = merged
         self._length *= 2
 
-    def cells(self) -> list[Cell]:
+    def cells(self, *, lone_exchange: bool = False) -> list[Cell]:
         """Return the mean time of each kind of updates in each part; none before the first update that takes time."""
         parts = self._blocks
         if not parts[0].updates and self._warming:
@@ -95,7 +95,7 @@ class Blocks:
             if len(self._warming) > 1 or seconds > LONG_UPDATE_SECONDS:
                 parts = [Block(1, {kind: (1, seconds, compute)})]
         return [
-            Cell(*kind, seconds=total / count, compute_seconds=computing / count)
+            Cell(*kind, total / count, computing / count, lone_exchange)
             for part in parts
             for kind, (count, total, computing) in part.kinds.items()
             if total > 0
@@ -135,11 +135,14 @@ class OnlineForecast:
         workers_of: Callable[[Plan, Stage], int],
         clock: Callable[[], float] = time.monotonic,
         start: Callable[[Callable[[], None]], None] | None = None,
+        *,
+        lone_exchange: bool = False,
     ) -> None:
         """Keep the arguments: `workers_of` says how many workers a stage of a plan is going to have.
 
-        `start` begins a fit; by default it runs in a thread.
+        `start` begins a fit; by default it runs in a thread. `lone_exchange` says whether one worker exchanges, too.
         """
+        self._lone_exchange = lone_exchange
         self._workers_of = workers_of
         self._clock = clock
         self._start = start or _in_a_thread
@@ -172,7 +175,7 @@ class OnlineForecast:
         return None if known is None else known.after(row.update)
 
     def _fit(self, row: HistoryRow, plan: Plan) -> None:
-        cells = self._blocks.cells()
+        cells = self._blocks.cells(lone_exchange=self._lone_exchange)
         if not cells:
             return
         between = self._between.seconds
@@ -185,7 +188,7 @@ class OnlineForecast:
         def fit() -> None:
             began = self._clock()
             try:
-                constants = constants_of(cells, between, "the run so far", NUM_DRAWS)
+                constants = constants_of(cells, between, "the run so far", NUM_DRAWS, lone_exchange=self._lone_exchange)
                 self._known = remaining_time(plan, row.update, constants, workers_of)
             except Exception:  # no forecast is worth a traceback in the midst of a run
                 log.debug("the time that is left is not forecast after update %d", row.update, exc_info=True)

@@ -1,5 +1,6 @@
 """The time that is left after an update: looked up, and the same as adding the rest of the plan up."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -74,3 +75,19 @@ def test_nothing_is_left_of_a_plan_that_is_done() -> None:
 
     with pytest.raises(ValueError, match="nothing is left after"):
         remaining_time(plan, plan.updates, Constants(label="x", step=STEP), planned)
+
+
+def test_workers_of_whom_no_update_was_seen_widen_the_interval() -> None:
+    constants = Constants(label="here", step=StepTime(per_update=1.0), error=0.04, seen_workers=frozenset({1, 2}))
+
+    assert constants.extrapolated([1, 2]) is constants
+    assert constants.extrapolated([1, 3]).error == pytest.approx((0.04**2 + 0.1**2) ** 0.5)
+    assert replace(constants, seen_workers=frozenset()).extrapolated([3]).error == 0.04, "that does not matter then"
+
+
+def test_one_worker_exchanges_if_the_model_is_elsewhere() -> None:
+    step = StepTime(per_group=2.0, per_doubling=1.0, per_worker=0.5)
+    central = replace(step, lone_exchange=True)
+
+    assert [step.exchange(workers) for workers in (1, 2)] == [0.0, 3.5]
+    assert [central.exchange(workers) for workers in (1, 2)] == [2.0, 3.5]
