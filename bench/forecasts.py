@@ -35,9 +35,9 @@ WORKERS = 4
 EXAMPLES = 1437
 SHARD = 32
 NETS = {
-    "mlp": (f"{WORKLOAD}:mlp", {"hidden": "512", "pace": "24"}, 60),
-    "wide mlp": (f"{WORKLOAD}:mlp", {"hidden": "4096", "pace": "8"}, 60),
-    "conv net": (f"{WORKLOAD}:conv_net", {"hidden": "16", "pace": "8"}, 36),
+    "mlp": (f"{WORKLOAD}:mlp", {"hidden": "512", "seconds": "0.00035"}, 60),
+    "wide mlp": (f"{WORKLOAD}:mlp", {"hidden": "4096", "seconds": "0.0003"}, 60),
+    "conv net": (f"{WORKLOAD}:conv_net", {"hidden": "16", "seconds": "0.00075"}, 36),
 }
 """Name -> entrypoint, its arguments, and the epochs that take about a minute."""
 EXCHANGES = ("AllReduce", "GatherScatter", "ParameterServer")

@@ -75,7 +75,7 @@ def job(exchange: str, epochs: int, *, grows: bool, maximum: int = WORKERS) -> B
         "epochs": epochs,
         "workload.device": "CPU",
         "workload.entrypoint": f"{WORKLOAD}:mlp",
-        "workload.arguments": {"hidden": "512", "pace": "24"},
+        "workload.arguments": {"hidden": "512", "seconds": "0.0007"},
         "batch": {"initial": initial, "maximum": BATCH, "shard": SHARD, "growth": growth},
         "exchange": {"type": exchange},
         "workers": {"examplesPerWorker": BATCH // 4, "minimum": 1, "maximum": maximum, "waitSeconds": 60},
@@ -93,14 +93,14 @@ def measure(*, quick: bool) -> Knees:
     found = Knees(quick)
     with tempfile.TemporaryDirectory(prefix="batchgrowth-bench-") as folder, Hosts(WORKERS + 1) as hosts:
         stand = Stand(hosts, Path(folder))
-        stand.train("warm-up", job(exchanges[0], 3, grows=False), LINK)  # workers learn how long their shards take
+        stand.train("warm-up", job(exchanges[0], 3, grows=False), LINK)
         for exchange in exchanges:
             found.knees.append(_knee(stand, exchange, epochs, Path(folder) / exchange))
     return found
 
 
 def _knee(stand: Stand, exchange: str, epochs: int, folder: Path) -> Knee:
-    _took(stand, f"{exchange}, growing", job(exchange, 6, grows=True), folder / "growing")
+    _took(stand, f"{exchange}, growing", job(exchange, epochs, grows=True), folder / "growing")
     long = job(exchange, epochs, grows=False)
     said = forecast(long, folder / "growing" / "run")
     expected = {point["workers"]: point["seconds"] for point in said["forecasts"][0]["curve"]}

@@ -1,8 +1,8 @@
 """Nets for benchmarks on hosts whose processors are slower than this machine's.
 
-A worker sleeps after each shard, until the shard has lasted a multiple of the least processor time that such a shard
-took in this process. So each of the hosts that share two cores computes as if it had a processor of its own, and one of
-them can be slower than the others. The sleep changes no bit of the gradients.
+A worker sleeps after each shard, until the shard has lasted so long for each of its examples. So each of the hosts that
+share two cores computes as if it had a processor of its own, always of the same speed, and one of them can be slower
+than the others. The sleep changes no bit of the gradients.
 """
 
 from __future__ import annotations
@@ -21,44 +21,40 @@ from torch import Tensor, autograd, nn
 HOST = "BATCHGROWTH_BENCH_HOST"
 """The variable with the address of a worker's host; a process without it is not slowed down."""
 
-_LEAST: dict[int, float] = {}
-"""Number of examples -> the least processor time that a shard took in this process, in seconds."""
 
-
-def mlp(hidden: str, pace: str, slowest: str = "", times: str = "1") -> Workload:
+def mlp(hidden: str, seconds: str, slowest: str = "", times: str = "1") -> Workload:
     """Return the net with one hidden layer.
 
-    A shard lasts `pace` times its processor time, and `times` that on the host with the address `slowest`.
+    A shard lasts so many `seconds` for each of its examples, and `times` that on the host with the address `slowest`.
     """
-    return _paced(digits.mlp(hidden), float(pace), slowest, float(times))
+    return _paced(digits.mlp(hidden), float(seconds), slowest, float(times))
 
 
-def conv_net(hidden: str, pace: str) -> Workload:
-    """Return the convolutional net. A shard lasts `pace` times its processor time."""
-    return _paced(digits.workload(hidden), float(pace))
+def conv_net(hidden: str, seconds: str) -> Workload:
+    """Return the convolutional net. A shard lasts so many `seconds` for each of its examples."""
+    return _paced(digits.workload(hidden), float(seconds))
 
 
-def _paced(workload: Workload, factor: float, slowest: str = "", times: float = 1.0) -> Workload:
+def _paced(workload: Workload, seconds: float, slowest: str = "", times: float = 1.0) -> Workload:
     here = os.environ.get(HOST, "")
     if not here:
         return workload
     if here == slowest:
-        factor *= times
-    return replace(workload, step=partial(_step, workload.loss, factor))
+        seconds *= times
+    return replace(workload, step=partial(_step, workload.loss, seconds))
 
 
 def _step(
-    loss: Callable[[Any, Any], Tensor], factor: float, model: nn.Module, inputs: Tensor, target: Tensor
+    loss: Callable[[Any, Any], Tensor], seconds: float, model: nn.Module, inputs: Tensor, target: Tensor
 ) -> Tensor:
-    end = partial(_end, len(inputs), factor, time.monotonic(), time.thread_time())
+    end = partial(_sleep_until, time.monotonic() + seconds * len(inputs))
     started: Tensor = _AtEnd.apply(inputs.detach().requires_grad_(), end)
     return loss(model(started), target)
 
 
-def _end(examples: int, factor: float, began: float, processor_began: float) -> None:
-    """Sleep until the shard that began at these times has lasted as long as it should."""
-    _LEAST[examples] = min(_LEAST.get(examples, float("inf")), time.thread_time() - processor_began)
-    time.sleep(max(0.0, began + factor * _LEAST[examples] - time.monotonic()))
+def _sleep_until(end: float) -> None:
+    """Sleep until this time, at which the shard has lasted as long as it should."""
+    time.sleep(max(0.0, end - time.monotonic()))
 
 
 class _AtEnd(autograd.Function):

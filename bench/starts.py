@@ -63,7 +63,7 @@ def _built(manifest: str, *, guarded: bool) -> float:
     from batchgrowth.manifest.reading import read_manifest
     from batchgrowth_trainer import building
     from batchgrowth_trainer.replica.replica import Replica
-    from batchgrowth_trainer.replica.trial import first_shard
+    from batchgrowth_trainer.replica.workload_trial import first_shard
 
     def not_tried(replica: Replica) -> None:
         replica.arithmetic = first_shard(replica)

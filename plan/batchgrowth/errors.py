@@ -14,7 +14,7 @@
     └── Interrupted        130   stopped by the user; the checkpoint is written
 
 75 is EX_TEMPFAIL of sysexits.h and 130 is 128 + SIGINT, so that a Kubernetes Job or a shell can tell which failures
-are worth a retry.
+are worth a retry. cli.py (`_run`) and the trainer's __main__.py end the process with it.
 """
 
 import re

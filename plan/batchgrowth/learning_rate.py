@@ -1,7 +1,7 @@
 """The parts of an update's learning rate: the rule's rate, the schedule's factor, the warm-up, and AdaScale's gain.
 
-`Plan.learning_rate_at` in plan.py brings the first three together, and `Course.learning_rate` in course.py the gain,
-since a training measures it. A worker asks replica/growth_state.py for it at each update.
+`Plan.learning_rate_at` in plan.py brings the first three together. A training measures the gain:
+`Course.learning_rate` in growth_course.py. A worker asks replica/growth_state.py for it at each update.
 """
 
 from collections.abc import Sequence
@@ -35,9 +35,9 @@ def schedule_of(rate: LearningRate, epochs: int) -> ScheduleRule:
     return schedule
 
 
-def warmed_up(warmup: Warmup | None, update: int, learning_rate: float) -> float:
+def warmed_up(warmup: Warmup, update: int, learning_rate: float) -> float:
     """Return the learning rate of update number `update`, counted from 0, during or after the warm-up."""
-    if warmup is None or update >= warmup.updates - 1:
+    if update >= warmup.updates - 1:
         return learning_rate
     start = float(warmup.initial)
     return start + (learning_rate - start) * ((update + 1) / warmup.updates)

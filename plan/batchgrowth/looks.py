@@ -1,5 +1,6 @@
-"""The information that a measured rule of growth gets of a training: signals, timings, and the looks at which course.py
-asks it.
+"""The information that a measured rule of growth gets of a training: signals, timings, and when it is asked.
+
+growth_course.py asks it, at each look.
 """
 
 import math

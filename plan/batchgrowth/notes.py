@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from fractions import Fraction
 from math import ceil
 
-from batchgrowth.course import Course
 from batchgrowth.errors import Fault, counted
+from batchgrowth.growth_course import Course
 from batchgrowth.idle import Faults, FinishedPlan
 from batchgrowth.looks import LARGEST_BATCH
 from batchgrowth.plan import BatchDecision, Plan, Stage

@@ -35,7 +35,7 @@ def is_due(before: int, after: int, every: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SpotCheckVerdict:
     """Who is wrong: the workers at the places `wrong`; or the code, which has more than one answer, if `is_code`.
 
     If `is_open`, workers contradict each other and no majority decides: one more worker must compute the shard.
@@ -51,7 +51,7 @@ class Verdict:
         return not (self.wrong or self.is_code or self.is_open)
 
 
-def verdict_of(answers: Sequence[Sequence[Hashable]]) -> Verdict:
+def verdict_of(answers: Sequence[Sequence[Hashable]]) -> SpotCheckVerdict:
     """Return who is wrong; `answers` has the answers of each worker to one question, all of the same number.
 
     A faulty worker stands alone. If two workers contradict themselves, or three steady workers give three answers, the
@@ -60,15 +60,15 @@ def verdict_of(answers: Sequence[Sequence[Hashable]]) -> Verdict:
     counts = Counter(answer for own in answers for answer in own)
     total = counts.total()
     if len(counts) == 1:
-        return Verdict()
+        return SpotCheckVerdict()
     [(commonest, times)] = counts.most_common(1)
     fickle = [place for place, own in enumerate(answers) if len(set(own)) > 1]
     steady = {own[0] for own in answers if len(set(own)) == 1}
     is_slip = len(answers) == 1 and times == total - 1  # a machine errs once, code that draws seldom repeats itself
     if len(fickle) > 1 or len(steady) > 2 or (len(answers) == 1 and not is_slip):
-        return Verdict(is_code=True)
+        return SpotCheckVerdict(is_code=True)
     if 2 * times > total:
-        return Verdict(tuple(place for place, own in enumerate(answers) if set(own) != {commonest}))
+        return SpotCheckVerdict(tuple(place for place, own in enumerate(answers) if set(own) != {commonest}))
     if fickle and len(steady) == 1:
-        return Verdict(tuple(fickle))
-    return Verdict(is_open=True)
+        return SpotCheckVerdict(tuple(fickle))
+    return SpotCheckVerdict(is_open=True)

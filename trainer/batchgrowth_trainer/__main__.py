@@ -71,7 +71,7 @@ def main(
     from batchgrowth_trainer.sinks.display import make_display
     from batchgrowth_trainer.sinks.events import Note, Sinks, Stopped
     from batchgrowth_trainer.sinks.report import Reporter
-    from batchgrowth_trainer.training import interrupts
+    from batchgrowth_trainer.stopping import interrupts
     from batchgrowth_trainer.worker.logs import set_up_logs
 
     paths = (str(source),) if manifest.spec.workload.source else ()  # as it is mounted in trainer and workers

@@ -38,7 +38,7 @@ from batchgrowth_trainer.record.workload_source import Origin
 from batchgrowth_trainer.replica.seeds import untouched_randomness
 from batchgrowth_trainer.sinks.display import NotebookDisplay, make_display
 from batchgrowth_trainer.sinks.events import Event, Note, Sink, Sinks
-from batchgrowth_trainer.training import stoppable
+from batchgrowth_trainer.stopping import stoppable
 from batchgrowth_trainer.user_code import find_modules_in, load_workload
 from batchgrowth_trainer.worker.logs import quiet_dask
 from batchgrowth_trainer.workload import Workload

@@ -14,8 +14,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from batchgrowth_trainer.exchange.foreign_trial import try_exchange
 from batchgrowth_trainer.exchange.strategy import prepare_exchange
-from batchgrowth_trainer.exchange.trial import try_exchange
 from batchgrowth_trainer.initial_weights import begin_with
 from batchgrowth_trainer.record.checkpoint import Saved, newest_whole
 from batchgrowth_trainer.record.functions import function_in
@@ -30,7 +30,7 @@ from batchgrowth_trainer.replica.judgement import check_metrics
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.seeds import draw_seed, untouched_randomness
 from batchgrowth_trainer.replica.state_dict import exported, load_exported
-from batchgrowth_trainer.replica.trial import try_out
+from batchgrowth_trainer.replica.workload_trial import try_out
 from batchgrowth_trainer.user_code import begin_job, load_workload
 from batchgrowth_trainer.user_errors import reported_as_workload_error
 from batchgrowth_trainer.workload import Workload

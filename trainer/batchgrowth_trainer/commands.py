@@ -243,7 +243,8 @@ def paper(
 
 
 def _train(job: BatchGrowthJob, plan: Plan, sinks: "Sinks", options: "Options") -> dict[str, Any]:
-    from batchgrowth_trainer.training import stoppable, train
+    from batchgrowth_trainer.stopping import stoppable
+    from batchgrowth_trainer.training import train
     from batchgrowth_trainer.user_code import find_modules_in
     from batchgrowth_trainer.worker.logs import set_up_logs, silence_dask
 

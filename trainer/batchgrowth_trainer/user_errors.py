@@ -1,6 +1,6 @@
 """Errors of users' code and data: which may pass with a retry, and a paragraph about each with its line and remedy.
 
-A loss or a gradient that is not finite, which stops the training, is one of them: `check_finite`.
+A loss or a gradient that is not finite, which stops the training, is one of them: `not_finite`.
 """
 
 import logging
@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from inspect import unwrap
-from math import inf
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,11 +27,11 @@ __all__ = [
     "WorkerFault",
     "advice_for",
     "begin",
-    "check_finite",
     "described",
     "doing",
     "is_of_the_device",
     "is_users",
+    "not_finite",
     "reason",
     "reported_as_device_fault",
     "reported_as_workload_error",
@@ -195,14 +194,12 @@ def reported_as_device_fault(what: str) -> Iterator[None]:
         raise workload_error(what, error) from error
 
 
-def check_finite(step: Step, learning_rate: float, loss: float, norm: float) -> None:
-    """Raise WorkloadError if the summed loss of an update, or the norm of its gradient, is not finite.
+def not_finite(step: Step, learning_rate: float, loss: float, norm: float) -> WorkloadError:
+    """Return the error of an update whose summed loss, or the norm of whose gradient, is not finite.
 
-    The error names the update but no shard, because only the total is tested.
+    It names the update but no shard, because only the total is tested.
     """
-    if abs(loss) < inf and norm < inf:
-        return
-    raise WorkloadError(
+    return WorkloadError(
         f"update {step.position.update + 1} (epoch {step.position.epoch + 1}, batch {step.batch_size}, learning rate "
         f"{learning_rate:g}) is not finite: loss {loss / step.examples:g}, gradient norm {norm:g}. "
         "The weights are unchanged; lower learningRate.initial, warm up, or look for a log or a division by zero "

@@ -1,7 +1,8 @@
 """Leader election: only the operator that holds the Lease works, as long as it renews the Lease.
 
-Two leaders at once, as after a process was paused, do no harm: every write is idempotent, so there are only more
-requests.
+`hold` renews the Lease, and returns when it is lost: process.py (`lead` in `_operate`) then ends the process, and until
+it has ended, `bounded` refuses its writes. Two leaders at once, as after a process was paused, do no harm: every write
+is idempotent, so there are only more requests.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""Parts that the pods of trainer, workers and scheduler share: image, TLS, security, probes, volumes, environment."""
+"""Parts that the pods of trainer, workers and scheduler share: image, TLS, security, probes, volumes, environment.
+
+`with_own_parts` adds what the spec says of each role's pods, such as their resources.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

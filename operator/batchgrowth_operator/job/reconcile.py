@@ -29,11 +29,11 @@ from batchgrowth_operator.job.status import is_progress_only, next_status, rejec
 from batchgrowth_operator.job.transitions import Event, events_between
 from batchgrowth_operator.job.workforce import Workforce, workforce
 from batchgrowth_operator.seen.clock import Clock
+from batchgrowth_operator.seen.disruptions import num_refused
 from batchgrowth_operator.seen.observed import Manifest, Observed, PutBack, Ref, is_terminating, ref_of, stored_status
 from batchgrowth_operator.seen.outcome import num_retries, trainer_outcome
 from batchgrowth_operator.seen.problems import seconds_between_event_reads, trainer_problem, unexplained
 from batchgrowth_operator.seen.refused_objects import is_namespace_dying
-from batchgrowth_operator.seen.refused_pods import num_refused
 from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, situate
 from batchgrowth_operator.seen.trainer_pods import has_lost_trainer, is_between_pods, lingering_pods
 from batchgrowth_operator.settings import Defaults

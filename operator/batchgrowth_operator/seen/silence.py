@@ -1,6 +1,8 @@
 """A trainer that reports nothing: since when, and what the operator finds when it looks for the reason.
 
-A trainer reports at least every LONGEST_PERIOD_SECONDS, also while it waits or evaluates, so silence is news.
+A trainer reports at least every LONGEST_PERIOD_SECONDS, also while it waits or evaluates, so silence is news. A trainer
+that reports but commits no update is another matter: `stalled` in job/conditions.py has its limit, and sets the
+condition Stalled for both.
 """
 
 from collections.abc import Iterable, Mapping

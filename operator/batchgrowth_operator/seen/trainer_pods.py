@@ -9,6 +9,7 @@ ended, and job/reconcile.py (`_wanted`) suspends the Job, which makes Kubernetes
 """
 
 from batchgrowth_operator.seen.clock import Clock, seconds_since, seconds_until
+from batchgrowth_operator.seen.disruptions import has_failed_by_nodes_alone
 from batchgrowth_operator.seen.observed import (
     Object,
     Observed,
@@ -16,7 +17,6 @@ from batchgrowth_operator.seen.observed import (
     is_owned_by,
     is_terminating,
 )
-from batchgrowth_operator.seen.refused_pods import has_failed_by_nodes_alone
 
 KUBELETS_REASONS = ("ContainersNotReady", "ReadinessGatesNotReady", "PodCompleted", "PodFailed")
 """Reasons for which a kubelet, whose node is there, calls a pod not ready."""

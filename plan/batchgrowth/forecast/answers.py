@@ -20,7 +20,7 @@ from batchgrowth.forecast.course_time import (
 from batchgrowth.forecast.step_time import Constants, Estimated, StepTime
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.spec import Growth, JobSpec
-from batchgrowth.spec.running import MOST_WORKERS
+from batchgrowth.spec.workers import MOST_WORKERS
 
 EACH_UP_TO = 64
 """Up to this number, each number of workers is tried; above it, each that is a twentieth larger."""

@@ -7,7 +7,7 @@ from batchgrowth.errors import Fault, SpecError
 from batchgrowth.forecast.networks import NETWORKS, named, read_constants
 from batchgrowth.forecast.prices import Offer, read_offer
 from batchgrowth.forecast.step_time import Constants
-from batchgrowth.spec.running import MOST_WORKERS
+from batchgrowth.spec.workers import MOST_WORKERS
 
 ALL_WORKERS = "workers"
 """The value of --slots with which all workers compute at once."""

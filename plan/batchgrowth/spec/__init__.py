@@ -1,6 +1,7 @@
 """Everything a user may ask for, as frozen pydantic models; each field's sentence becomes the CRD's documentation."""
 
 from batchgrowth.schema import Model, Rule
+from batchgrowth.spec.checkpoint import Checkpoint, Restarts, Volume
 from batchgrowth.spec.job import (
     API_VERSION,
     KIND,
@@ -9,7 +10,7 @@ from batchgrowth.spec.job import (
     Metadata,
 )
 from batchgrowth.spec.mathematics import MATHEMATICS, UNWRITTEN, differences, mathematics
-from batchgrowth.spec.running import Checkpoint, Exchange, PullSecret, Restarts, Volume, Workers
+from batchgrowth.spec.pods import PullSecret
 from batchgrowth.spec.training import (
     Averaging,
     Batch,
@@ -24,6 +25,7 @@ from batchgrowth.spec.training import (
     WatchedMetric,
     Workload,
 )
+from batchgrowth.spec.workers import Exchange, Workers
 
 __all__ = [
     "API_VERSION", "KIND", "MATHEMATICS", "UNWRITTEN", "Averaging", "Batch", "BatchGrowthJob", "Checkpoint",

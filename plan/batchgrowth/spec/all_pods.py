@@ -11,8 +11,16 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, StringConstraints
 
 from batchgrowth.schema import LABEL_VALUE, LARGEST_INT32, QUALIFIED_NAME, Model, ObjectName, Rule
-from batchgrowth.spec.pods import PodVolume, SharedEnvVar, VolumeMount, map_list, once, part_of_a_pod, rules_of_volumes
-from batchgrowth.spec.running import PullSecret
+from batchgrowth.spec.pods import (
+    PodVolume,
+    PullSecret,
+    SharedEnvVar,
+    VolumeMount,
+    map_list,
+    once,
+    part_of_a_pod,
+    rules_of_volumes,
+)
 
 LabelText = Annotated[str, StringConstraints(pattern=LABEL_VALUE, max_length=63)]
 AnnotationText = Annotated[str, StringConstraints(max_length=262_144)]

@@ -17,10 +17,11 @@ from batchgrowth.schema import (
     Rule,
 )
 from batchgrowth.spec.all_pods import AnnotationText, LabelText, Pods, qualified
+from batchgrowth.spec.checkpoint import Checkpoint, Restarts
 from batchgrowth.spec.pods import RULES as POD_RULES
-from batchgrowth.spec.pods import EnvFrom, EnvVar, PodVolume, Resources, VolumeMount, map_list, once
-from batchgrowth.spec.running import Checkpoint, Exchange, PullSecret, Restarts, Workers
+from batchgrowth.spec.pods import EnvFrom, EnvVar, PodVolume, PullSecret, Resources, VolumeMount, map_list, once
 from batchgrowth.spec.training import Batch, Evaluation, InitialWeights, LearningRate, Optimizer, Workload
+from batchgrowth.spec.workers import Exchange, Workers
 
 LONGEST_JOB_NAME = 44
 """The most characters of a job's name.

@@ -332,6 +332,12 @@ class EnvFrom(Model):
     )
 
 
+class PullSecret(Model):
+    """A secret of the job's namespace that can pull the image."""
+
+    name: ObjectName = Field(description="Name of a Secret in the namespace of the job. Required.")
+
+
 class Resources(Model):
     """What each pod requests, and its limits."""
 

@@ -15,8 +15,8 @@ from batchgrowth import JobSpec, PlanError, Position, load_manifest, make_plan, 
 from batchgrowth.choices import SCHEDULES
 from batchgrowth.choices.learning_rate_schedules import half_wave
 from batchgrowth.cli import plan_table, plan_totals
-from batchgrowth.course import Course
 from batchgrowth.extend import ScheduleRule, power, square_root
+from batchgrowth.growth_course import Course
 from batchgrowth.learning_rate import schedule_of
 from hypothesis import given
 from hypothesis import strategies as st

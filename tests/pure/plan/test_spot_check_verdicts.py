@@ -4,37 +4,37 @@ from collections.abc import Sequence
 
 import pytest
 from batchgrowth.contract.figures import ExchangeFigures
-from batchgrowth.spot_check_verdicts import SHARDS_BETWEEN, Verdict, is_due, updates_between, verdict_of
+from batchgrowth.spot_check_verdicts import SHARDS_BETWEEN, SpotCheckVerdict, is_due, updates_between, verdict_of
 
 
 @pytest.mark.parametrize(
     ("answers", "expected"),
     [
-        (["a", "a", "a"], Verdict()),
-        (["aa"], Verdict()),
-        (["aaa", "aaa", "bbb"], Verdict(wrong=(2,))),
-        (["aaa", "bbb", "aaa"], Verdict(wrong=(1,))),
-        (["aaa", "aaa", "bcd"], Verdict(wrong=(2,))),
-        (["aaa", "aaa", "bbb", "ccc", "aaa"], Verdict(is_code=True)),
-        (["aaa", "baa"], Verdict(wrong=(1,))),
-        (["aaa", "bbc"], Verdict(wrong=(1,))),
-        (["bcd", "aaa"], Verdict(wrong=(0,))),
-        (["aaa", "bbb"], Verdict(is_open=True)),
-        (["aaa", "aaa", "bbb", "bbb"], Verdict(is_open=True)),
-        (["aaa", "bbb", "cde"], Verdict(is_open=True)),
-        (["abc", "def"], Verdict(is_code=True)),
-        (["aab", "aab", "aab"], Verdict(is_code=True)),
-        (["aaa", "bbb", "ccc"], Verdict(is_code=True)),
-        (["abaaa"], Verdict(wrong=(0,))),
-        (["abcde"], Verdict(is_code=True)),
-        (["ababa"], Verdict(is_code=True)),
+        (["a", "a", "a"], SpotCheckVerdict()),
+        (["aa"], SpotCheckVerdict()),
+        (["aaa", "aaa", "bbb"], SpotCheckVerdict(wrong=(2,))),
+        (["aaa", "bbb", "aaa"], SpotCheckVerdict(wrong=(1,))),
+        (["aaa", "aaa", "bcd"], SpotCheckVerdict(wrong=(2,))),
+        (["aaa", "aaa", "bbb", "ccc", "aaa"], SpotCheckVerdict(is_code=True)),
+        (["aaa", "baa"], SpotCheckVerdict(wrong=(1,))),
+        (["aaa", "bbc"], SpotCheckVerdict(wrong=(1,))),
+        (["bcd", "aaa"], SpotCheckVerdict(wrong=(0,))),
+        (["aaa", "bbb"], SpotCheckVerdict(is_open=True)),
+        (["aaa", "aaa", "bbb", "bbb"], SpotCheckVerdict(is_open=True)),
+        (["aaa", "bbb", "cde"], SpotCheckVerdict(is_open=True)),
+        (["abc", "def"], SpotCheckVerdict(is_code=True)),
+        (["aab", "aab", "aab"], SpotCheckVerdict(is_code=True)),
+        (["aaa", "bbb", "ccc"], SpotCheckVerdict(is_code=True)),
+        (["abaaa"], SpotCheckVerdict(wrong=(0,))),
+        (["abcde"], SpotCheckVerdict(is_code=True)),
+        (["ababa"], SpotCheckVerdict(is_code=True)),
     ],
 )
 def test_a_worker_that_stands_alone_is_wrong_and_code_with_two_answers_is(
-    answers: Sequence[str], expected: Verdict
+    answers: Sequence[str], expected: SpotCheckVerdict
 ) -> None:
     assert expected == verdict_of(answers)
-    assert expected.is_same == (expected == Verdict())
+    assert expected.is_same == (expected == SpotCheckVerdict())
 
 
 @pytest.mark.parametrize("shards", [1, 3, 8, 64, 1000])

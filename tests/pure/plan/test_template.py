@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from batchgrowth.spec.pods import template_faults
-from batchgrowth.spec.running import Workers
+from batchgrowth.spec.workers import Workers
 from pydantic import ValidationError
 
 

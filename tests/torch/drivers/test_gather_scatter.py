@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth_trainer.building import build_replica
-from batchgrowth_trainer.drivers import gather_scatter
-from batchgrowth_trainer.drivers.gather_scatter import FIRST_REST, GatherScatterDriver
+from batchgrowth_trainer.drivers import stragglers
+from batchgrowth_trainer.drivers.gather_scatter import GatherScatterDriver
+from batchgrowth_trainer.drivers.stragglers import FIRST_REST
 from batchgrowth_trainer.pool.membership import Ended, Event
 from batchgrowth_trainer.record.snapshot import weights_sha256
 from batchgrowth_trainer.sinks.events import Event as RunEvent
@@ -90,7 +91,7 @@ class WorkerPool:
             self.tasks = [task for task in self.tasks if task.worker != worker]
             yield Left(worker)
         ready = [task for task in self.tasks if task.status == "pending" and not self.story.holds(self, task)]
-        gather_scatter.SHORTEST_SECONDS = math.inf if ready else -1.0
+        stragglers.SHORTEST_SECONDS = math.inf if ready else -1.0
         if ready:
             self.tasks.remove(ready[0])
             yield ready[0].end(self.number)
@@ -233,8 +234,8 @@ def expected(small_job: Any, tmp_path: Any) -> str:
 @pytest.fixture
 def trained(small_job: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[str, Seen, WorkerPool]]]:
     """A function: the weights of a run with that story, what it recorded, and its workers."""
-    monkeypatch.setattr(gather_scatter, "TIMES_THE_MEDIAN", -1.0)
-    monkeypatch.setattr(gather_scatter, "SHORTEST_SECONDS", math.inf)  # see WorkerPool.events
+    monkeypatch.setattr(stragglers, "TIMES_THE_MEDIAN", -1.0)
+    monkeypatch.setattr(stragglers, "SHORTEST_SECONDS", math.inf)  # see WorkerPool.events
     members = dict[str, Member]()
 
     def run(story: Story, exchange: str = BACKUPS) -> tuple[str, Seen, WorkerPool]:

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from batchgrowth_trainer.drivers.gather_scatter import (
+from batchgrowth_trainer.drivers.stragglers import (
     LONGEST_REST,
     SHORTEST_SECONDS,
     TIMES_THE_MEDIAN,

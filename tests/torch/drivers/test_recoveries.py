@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth.course import Course
 from batchgrowth.errors import ClusterError
+from batchgrowth.growth_course import Course
 from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.record.checkpoint import CheckpointStore
 from batchgrowth_trainer.record.history import History

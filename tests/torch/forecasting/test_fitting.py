@@ -56,6 +56,7 @@ def history(plan: Plan, step: StepTime, share: float, seed: int) -> list[History
                 update=position.update, epoch=position.epoch + position.offset / plan.examples_per_epoch,
                 stage=update.stage, batch_size=update.batch_size, learning_rate=0.1, loss=1.0, workers=workers,
                 compute_seconds=seconds - exchange, exchange_seconds=exchange, wait_seconds=0.0, seconds=passed,
+                examples=update.examples, shards=update.shards,
             )
         )  # fmt: skip
     return rows

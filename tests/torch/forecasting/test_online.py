@@ -12,7 +12,7 @@ from batchgrowth.forecast.outlook import NOTHING_LEFT, Outlook
 from batchgrowth.forecast.step_time import StepTime
 from batchgrowth.plan import Plan, Stage, make_plan
 from batchgrowth_trainer.forecasting.fitting import BLOCKS
-from batchgrowth_trainer.forecasting.online import LONG_UPDATE_SECONDS, PAUSE_PER_FIT, Between, Blocks, OnlineForecast
+from batchgrowth_trainer.forecasting.online import LONG_UPDATE_SECONDS, PAUSE_PER_FIT, Between, OnlineForecast, RunParts
 from batchgrowth_trainer.record.history import HistoryRow
 
 from tests.torch.forecasting.test_fitting import GROWTH, history, job_of
@@ -124,12 +124,12 @@ def test_updates_without_a_time_are_no_base() -> None:
 
 def test_a_long_run_is_kept_in_few_parts() -> None:
     """Their means are those of all updates but the first, which are warm-up."""
-    blocks = Blocks()
+    parts = RunParts()
     random = np.random.default_rng(0)
     times = random.uniform(1, 2, 10_003)
     for number, seconds in enumerate(times):
-        blocks.add((32, 1, 1 + number % 2), float(seconds), float(seconds))
-    cells = blocks.cells()
+        parts.add((32, 1, 1 + number % 2), float(seconds), float(seconds))
+    cells = parts.cells()
 
     assert BLOCKS <= len({id(cell) for cell in cells}) / 2 <= 2 * BLOCKS
     assert np.mean([cell.seconds for cell in cells]) == pytest.approx(times[3:].mean(), rel=0.01)
@@ -137,15 +137,15 @@ def test_a_long_run_is_kept_in_few_parts() -> None:
 
 
 def test_the_first_updates_count_until_there_are_others() -> None:
-    blocks = Blocks()
-    assert blocks.cells() == []
+    parts = RunParts()
+    assert parts.cells() == []
     means = []
     for seconds in (9.0, 3.0, 2.0, 1.0):
-        blocks.add((32, 1, 1), seconds, seconds)
-        means.append([cell.seconds for cell in blocks.cells()])
+        parts.add((32, 1, 1), seconds, seconds)
+        means.append([cell.seconds for cell in parts.cells()])
     assert means == [[], [3.0], [2.0], [1.0]]
 
-    long = Blocks()
+    long = RunParts()
     long.add((32, 1, 1), 2 * LONG_UPDATE_SECONDS, 1.0)
     assert [cell.seconds for cell in long.cells()] == [2 * LONG_UPDATE_SECONDS]
 
@@ -156,7 +156,8 @@ def test_the_usual_time_between_updates_is_that_of_an_epoch() -> None:
     between = Between()
     for row in history(plan, STEP, 0.4, seed=7):
         wait = 100.0 if row.epoch > 3 else 0.0
-        between.add(replace(row, seconds=row.seconds + 2 * ((row.epoch * 1437 - 1) // 1437) + wait))
+        seconds = row.seconds + 2 * ((row.epoch * 1437 - 1) // 1437) + wait
+        between.add(replace(row, seconds=seconds), row.update_seconds)
         if row.update == 45:
             assert between.seconds == 0
 

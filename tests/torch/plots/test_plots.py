@@ -10,8 +10,8 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 import pytest
-from batchgrowth.course import Course
 from batchgrowth.errors import BatchGrowthError, DataError
+from batchgrowth.growth_course import Course
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer import commands, plots
 from batchgrowth_trainer.plots import plot_plan, plot_runs

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.trial import try_out
+from batchgrowth_trainer.replica.workload_trial import try_out
 from batchgrowth_trainer.workload import Workload
 
 

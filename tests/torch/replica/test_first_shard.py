@@ -10,7 +10,7 @@ import torch
 from batchgrowth_trainer.building import build_replica, build_workload
 from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.trial import first_shard
+from batchgrowth_trainer.replica.workload_trial import first_shard
 
 DIGEST = """
 import sys

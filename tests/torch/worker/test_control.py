@@ -10,7 +10,7 @@ import torch
 from batchgrowth.position import Position
 from batchgrowth_trainer import training
 from batchgrowth_trainer.record.snapshot import Snapshot
-from batchgrowth_trainer.training import interrupts
+from batchgrowth_trainer.stopping import interrupts
 from batchgrowth_trainer.worker.member import Control
 
 

@@ -3,7 +3,8 @@
 The workers reduce among themselves, and each takes the optimizer's step (dask-pytorch-ddp, made elastic). A generation
 is one long Dask task per member. It ends when the plan wants another number of workers, a worker is ready to join or
 leaves, one is lost, or the run ends; the next generation begins from the most advanced committed state of its members.
-Losing a worker costs the update under way; losing all of them, the updates since the checkpoint.
+`GenerationsDriver._handle` learns that a worker is lost: its `Left`, or the end of its task. Losing a worker costs the
+update under way; losing all of them, the updates since the checkpoint.
 """
 
 import logging

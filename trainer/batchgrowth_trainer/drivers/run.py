@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from batchgrowth.contract.figures import ExchangeFigures
-from batchgrowth.course import Course
 from batchgrowth.errors import BatchGrowthError, CheckpointError, ClusterError, Superseded
 from batchgrowth.evaluations import BestEvaluation, evaluation_due
 from batchgrowth.expected_batch import expected_batch_of, expected_plan
+from batchgrowth.growth_course import Course
 from batchgrowth.plan import BatchDecision, Plan, Stage, make_plan
 from batchgrowth.position import Position
 
@@ -220,7 +220,7 @@ class RunState:
 
     def record_rows(self, rows: Sequence[HistoryRow]) -> None:
         """Record committed updates, ignoring updates that the history has already. Raises CheckpointError."""
-        if rows:
+        if rows and not self._has_begun:
             self.begin()
         for sent in rows:
             # Only the run knows when it began, so it sets the seconds of a row that a member has sent.

@@ -8,27 +8,22 @@ from typing import Any, Self
 import numpy as np
 import torch
 from batchgrowth.errors import Fault, SpecError
-from dask import is_dask_collection
 from dask.system import CPU_COUNT
 from sklearn.base import ClassifierMixin, RegressorMixin, clone
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import column_or_1d
 from torch import Tensor, nn
-from torch.utils.data import Dataset as TorchDataset
 
 from batchgrowth_trainer.estimators import fitting
 from batchgrowth_trainer.estimators.examples import (
     Given,
-    InMemory,
-    TrainingSet,
-    arranged,
+    TakesData,
+    as_numpy,
     check_labels,
-    check_rows,
-    chunked,
-    dask_array,
     encoded,
+    is_dataset,
     labels_in,
 )
 from batchgrowth_trainer.estimators.job import job_with
@@ -47,7 +42,7 @@ _ORDERS = ("auto", "given", "sorted")
 _LARGEST_SEED = 2**31 - 1
 
 
-class _Estimator(NestedParameters):
+class _Estimator(TakesData, NestedParameters):
     """What both estimators have in common; see DaskClassifier."""
 
     history_: list[dict[str, Any]]
@@ -228,104 +223,6 @@ class _Estimator(NestedParameters):
     def _metrics(self) -> Mapping[str, Callable[..., Any]]:
         return self.metrics or {}
 
-    def _target(self, y: np.ndarray, *, reset: bool) -> Tensor:
-        raise NotImplementedError
-
-    def _given(self, dataset: Any, *, reset: bool) -> Given:
-        raise NotImplementedError
-
-    # --- Data ---
-
-    def _training_set(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> TrainingSet:
-        """Return the examples of a fit; `reset` if they decide the features and the classes."""
-        if _is_dataset(X):
-            return self._dataset(X, y, sample_weight, reset=reset)
-        if is_dask_collection(X):
-            return self._chunks(X, y, sample_weight, reset=reset)
-        inputs, labels = self._arrays(X, y, reset=reset)
-        weights = None
-        if sample_weight is not None:
-            weights = _check_sample_weight(sample_weight, inputs, dtype=np.float64, ensure_non_negative=True)
-            kept = np.flatnonzero(weights)
-            if not len(kept):
-                raise SpecError([Fault("sample_weight", "all weights are zero", "give some example a weight above 0")])
-            inputs = inputs[torch.from_numpy(kept)]
-            labels = labels[kept]
-            weights = weights[kept]
-        target = self._target(labels, reset=reset)
-        inputs, target, scaled = arranged(inputs, target, weights, self.order)
-        if scaled is None:
-            return InMemory(inputs, target)
-        return InMemory(inputs, target, scaled, is_weighted=True)
-
-    def _dataset(self, dataset: Any, y: Any, sample_weight: Any, *, reset: bool) -> Given:
-        if y is not None or sample_weight is not None:
-            name = "y" if y is not None else "sample_weight"
-            raise SpecError([Fault(name, "given with a Dataset", "leave it out: the Dataset has inputs and targets")])
-        if not hasattr(dataset, "__len__") or not len(dataset):
-            given = "a Dataset without examples, or without a length, was given"
-            raise SpecError([Fault("X", given, "give a map-style Dataset with at least one example")])
-        inputs, _ = fetch(dataset, torch.tensor([0], dtype=torch.int64))
-        if reset and isinstance(inputs, Tensor) and inputs.ndim == 2:
-            self.n_features_in_ = inputs.shape[1]
-        return self._given(dataset, reset=reset)
-
-    def _chunks(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> Given:
-        if sample_weight is not None:
-            given = "given with a Dask collection"
-            raise SpecError([Fault("sample_weight", given, "leave it out, or give X as an array in memory")])
-        if y is None:
-            raise SpecError([Fault("y", "not given", "give the targets of the rows of X")])
-        array = dask_array(X)
-        labels = np.asarray(y.compute() if is_dask_collection(y) else y)
-        if len(labels) != len(array):
-            given = f"{len(labels):,} targets were given for {len(array):,} rows of X"
-            raise SpecError([Fault("y", given, "give one for each row")])
-        if not reset and array.shape[1] != self.n_features_in_:
-            given = f"{array.shape[1]} features were given, and {self.n_features_in_} before"
-            raise SpecError([Fault("X", given, "give as many as in the first call")])
-        # It keeps or compares the number of features, and their names, which are in the empty pandas frame `_meta`.
-        validate_data(self, X._meta if hasattr(X, "columns") else array, skip_check_array=True, reset=reset)
-        return Given(chunked(array, self._target(labels, reset=reset).numpy()))
-
-    def _arrays(self, X: Any, y: Any, *, reset: bool) -> tuple[Tensor, np.ndarray]:
-        """Return X as a tensor and y as an array, checked."""
-        check_rows(X)
-        whole = _whole_numbers(X)
-        checked, labels = validate_data(
-            self, _as_numpy(X), _as_numpy(y), reset=reset, dtype=np.float32 if whole is None else whole,
-            allow_nd=True, order="C", multi_output=True, y_numeric=isinstance(self, RegressorMixin),
-        )  # fmt: skip
-        return _tensor(checked), labels
-
-    def _inputs(self, X: Any) -> Tensor | TorchDataset[Any]:
-        """Return what to predict from, checked."""
-        check_is_fitted(self, "module_")
-        if _is_dataset(X):
-            return X  # type: ignore[no-any-return]
-        given = X.compute() if is_dask_collection(X) else X
-        check_rows(given)
-        whole = _whole_numbers(given)
-        checked = validate_data(
-            self, _as_numpy(given), reset=False, dtype=np.float32 if whole is None else whole, allow_nd=True, order="C"
-        )
-        return _tensor(checked)
-
-    def _validation_set(self, validation: Any) -> TrainingSet | None:
-        if validation is None:
-            if self.metrics:
-                given = "given without validation data, on which they would be computed"
-                raise SpecError([Fault("metrics", given, "call fit(X, y, validation=(X, y)), or leave metrics out")])
-            return None
-        if _is_dataset(validation):
-            return self._given(validation, reset=False)
-        if not isinstance(validation, tuple) or len(validation) != 2:
-            raise SpecError(
-                [Fault("validation", f"a {type(validation).__name__} was given", "give (X, y) or a Dataset")]
-            )
-        inputs, labels = self._arrays(*validation, reset=False)
-        return InMemory(inputs, self._target(labels, reset=False))
-
     # --- Predicting ---
 
     def _outputs(self, X: Any) -> np.ndarray:
@@ -426,9 +323,9 @@ class DaskClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the accuracy, in eval mode; y may be left out for a Dataset."""
-        if y is None and _is_dataset(X):
+        if y is None and is_dataset(X):
             y = labels_in(X)
-        return float(accuracy_score(_as_numpy(y), self.predict(X), sample_weight=sample_weight))
+        return float(accuracy_score(as_numpy(y), self.predict(X), sample_weight=sample_weight))
 
     def _loss(self) -> Any:
         return nn.CrossEntropyLoss if self.loss is None else self.loss
@@ -504,9 +401,9 @@ class DaskRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return R², in eval mode; y may be left out for a Dataset."""
-        if y is None and _is_dataset(X):
+        if y is None and is_dataset(X):
             y = labels_in(X)
-        return float(r2_score(_as_numpy(y), self.predict(X), sample_weight=sample_weight))
+        return float(r2_score(as_numpy(y), self.predict(X), sample_weight=sample_weight))
 
     def _loss(self) -> Any:
         return nn.MSELoss if self.loss is None else self.loss
@@ -553,23 +450,3 @@ def _probabilities(outputs: np.ndarray, loss: Any) -> np.ndarray:
 
 def _is_of(loss: Any, *kinds: type) -> bool:
     return isinstance(loss, kinds) or (isinstance(loss, type) and issubclass(loss, kinds))
-
-
-def _is_dataset(X: Any) -> bool:
-    return isinstance(X, TorchDataset)
-
-
-def _as_numpy(given: Any) -> Any:
-    return given.detach().cpu().numpy() if isinstance(given, Tensor) else given
-
-
-def _whole_numbers(X: Any) -> Any:
-    """Return the dtype of a tensor of whole numbers, which stay what they are, for instance tokens; else None."""
-    if isinstance(X, Tensor) and not X.is_floating_point() and not X.is_complex():
-        return _as_numpy(X[:0]).dtype
-    return None
-
-
-def _tensor(array: np.ndarray) -> Tensor:
-    """Return the array as a tensor; a read-only one, such as a memory map, is copied."""
-    return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -1,10 +1,10 @@
-"""The training set of a fit: what `fit` was given as X, y and sample_weight, as tensors or as a data set.
+"""The training set of a fit: `TakesData` makes it of the X, y and sample_weight that `fit` was given.
 
 A fit's tensors reach workers of this machine in a file of the fit's own folder, which they map into memory, and other
 workers inside the function that makes the workload: once for a fit in both cases, not once for an epoch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,14 @@ import dask.array as da
 import numpy as np
 import torch
 from batchgrowth.errors import DataError, Fault, SpecError
+from dask import is_dask_collection
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import TensorDataset
 
+from batchgrowth_trainer.replica.data import fetch
 from batchgrowth_trainer.workload import Dataset
 from batchgrowth_trainer.workloads.dask_arrays import DaskArrays
 
@@ -256,3 +261,132 @@ def labels_in(dataset: Any) -> np.ndarray:
     if isinstance(targets, Tensor | Sequence | np.ndarray) and len(targets) == len(dataset):
         return np.asarray(targets)
     return np.array([plain_label(dataset[index][-1]) for index in range(len(dataset))])
+
+
+# --- From X, y and sample_weight to examples ---
+
+
+class TakesData:
+    """What an estimator does with the X, y and sample_weight that its user gives; `fit` keeps what they decide."""
+
+    metrics: Mapping[str, Callable[..., Any]] | None
+    order: str
+    n_features_in_: int
+
+    def _target(self, y: np.ndarray, *, reset: bool) -> Tensor:
+        raise NotImplementedError
+
+    def _given(self, dataset: Any, *, reset: bool) -> Given:
+        raise NotImplementedError
+
+    def _training_set(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> TrainingSet:
+        """Return the examples of a fit; `reset` if they decide the features and the classes."""
+        if is_dataset(X):
+            return self._dataset(X, y, sample_weight, reset=reset)
+        if is_dask_collection(X):
+            return self._chunks(X, y, sample_weight, reset=reset)
+        inputs, labels = self._arrays(X, y, reset=reset)
+        weights = None
+        if sample_weight is not None:
+            weights = _check_sample_weight(sample_weight, inputs, dtype=np.float64, ensure_non_negative=True)
+            kept = np.flatnonzero(weights)
+            if not len(kept):
+                raise SpecError([Fault("sample_weight", "all weights are zero", "give some example a weight above 0")])
+            inputs = inputs[torch.from_numpy(kept)]
+            labels = labels[kept]
+            weights = weights[kept]
+        target = self._target(labels, reset=reset)
+        inputs, target, scaled = arranged(inputs, target, weights, self.order)
+        if scaled is None:
+            return InMemory(inputs, target)
+        return InMemory(inputs, target, scaled, is_weighted=True)
+
+    def _dataset(self, dataset: Any, y: Any, sample_weight: Any, *, reset: bool) -> Given:
+        if y is not None or sample_weight is not None:
+            name = "y" if y is not None else "sample_weight"
+            raise SpecError([Fault(name, "given with a Dataset", "leave it out: the Dataset has inputs and targets")])
+        if not hasattr(dataset, "__len__") or not len(dataset):
+            given = "a Dataset without examples, or without a length, was given"
+            raise SpecError([Fault("X", given, "give a map-style Dataset with at least one example")])
+        inputs, _ = fetch(dataset, torch.tensor([0], dtype=torch.int64))
+        if reset and isinstance(inputs, Tensor) and inputs.ndim == 2:
+            self.n_features_in_ = inputs.shape[1]
+        return self._given(dataset, reset=reset)
+
+    def _chunks(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> Given:
+        if sample_weight is not None:
+            given = "given with a Dask collection"
+            raise SpecError([Fault("sample_weight", given, "leave it out, or give X as an array in memory")])
+        if y is None:
+            raise SpecError([Fault("y", "not given", "give the targets of the rows of X")])
+        array = dask_array(X)
+        labels = np.asarray(y.compute() if is_dask_collection(y) else y)
+        if len(labels) != len(array):
+            given = f"{len(labels):,} targets were given for {len(array):,} rows of X"
+            raise SpecError([Fault("y", given, "give one for each row")])
+        if not reset and array.shape[1] != self.n_features_in_:
+            given = f"{array.shape[1]} features were given, and {self.n_features_in_} before"
+            raise SpecError([Fault("X", given, "give as many as in the first call")])
+        # It keeps or compares the number of features, and their names, which are in the empty pandas frame `_meta`.
+        validate_data(self, X._meta if hasattr(X, "columns") else array, skip_check_array=True, reset=reset)
+        return Given(chunked(array, self._target(labels, reset=reset).numpy()))
+
+    def _arrays(self, X: Any, y: Any, *, reset: bool) -> tuple[Tensor, np.ndarray]:
+        """Return X as a tensor and y as an array, checked."""
+        check_rows(X)
+        whole = _whole_numbers(X)
+        checked, labels = validate_data(
+            self, as_numpy(X), as_numpy(y), reset=reset, dtype=np.float32 if whole is None else whole,
+            allow_nd=True, order="C", multi_output=True, y_numeric=isinstance(self, RegressorMixin),
+        )  # fmt: skip
+        return _tensor(checked), labels
+
+    def _inputs(self, X: Any) -> Tensor | TorchDataset[Any]:
+        """Return what to predict from, checked."""
+        check_is_fitted(self, "module_")
+        if is_dataset(X):
+            return X  # type: ignore[no-any-return]
+        given = X.compute() if is_dask_collection(X) else X
+        check_rows(given)
+        whole = _whole_numbers(given)
+        checked = validate_data(
+            self, as_numpy(given), reset=False, dtype=np.float32 if whole is None else whole, allow_nd=True, order="C"
+        )
+        return _tensor(checked)
+
+    def _validation_set(self, validation: Any) -> TrainingSet | None:
+        if validation is None:
+            if self.metrics:
+                given = "given without validation data, on which they would be computed"
+                raise SpecError([Fault("metrics", given, "call fit(X, y, validation=(X, y)), or leave metrics out")])
+            return None
+        if is_dataset(validation):
+            return self._given(validation, reset=False)
+        if not isinstance(validation, tuple) or len(validation) != 2:
+            raise SpecError(
+                [Fault("validation", f"a {type(validation).__name__} was given", "give (X, y) or a Dataset")]
+            )
+        inputs, labels = self._arrays(*validation, reset=False)
+        return InMemory(inputs, self._target(labels, reset=False))
+
+
+def is_dataset(X: Any) -> bool:
+    """Return whether X is a data set of torch, which has the targets, too."""
+    return isinstance(X, TorchDataset)
+
+
+def as_numpy(given: Any) -> Any:
+    """Return a tensor as an array, and anything else as it is."""
+    return given.detach().cpu().numpy() if isinstance(given, Tensor) else given
+
+
+def _whole_numbers(X: Any) -> Any:
+    """Return the dtype of a tensor of whole numbers, which stay what they are, for instance tokens; else None."""
+    if isinstance(X, Tensor) and not X.is_floating_point() and not X.is_complex():
+        return as_numpy(X[:0]).dtype
+    return None
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    """Return the array as a tensor; a read-only one, such as a memory map, is copied."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

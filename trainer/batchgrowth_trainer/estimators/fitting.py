@@ -38,7 +38,7 @@ from batchgrowth_trainer.replica.seeds import seed_generators, untouched_randomn
 from batchgrowth_trainer.replica.state_dict import load_exported
 from batchgrowth_trainer.sinks.display import NotebookDisplay, make_display
 from batchgrowth_trainer.sinks.events import Event, Note, Sink, Sinks
-from batchgrowth_trainer.training import stoppable
+from batchgrowth_trainer.stopping import stoppable
 
 _ONE_AT_A_TIME = threading.Lock()
 """A run sets the threads and generators of its process, so fits in several threads take turns."""

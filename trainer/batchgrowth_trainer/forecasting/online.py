@@ -13,9 +13,8 @@ from statistics import median
 
 from batchgrowth.forecast.outlook import NOTHING_LEFT, Outlook, RemainingTime, remaining_time
 from batchgrowth.plan import Plan, Stage
-from batchgrowth.shards import shard_count
 
-from batchgrowth_trainer.forecasting.fitting import BLOCKS, WARM_UPDATES, Cell, constants_of, examples_of
+from batchgrowth_trainer.forecasting.fitting import BLOCKS, WARM_UPDATES, Cell, constants_of
 from batchgrowth_trainer.record.history import HistoryRow
 
 NUM_DRAWS = 20
@@ -37,7 +36,7 @@ Kind = tuple[int, int, int]
 
 
 @dataclass(slots=True)
-class Block:
+class RunPart:
     """The updates of a part of a run: by kind, how many there were and how many seconds they took in all.
 
     The second number of seconds is the part of the first that was computing.
@@ -53,7 +52,7 @@ class Block:
         self.updates += updates
 
 
-class Blocks:
+class RunParts:
     """All updates of a run so far in `BLOCKS` to twice as many parts of equal length, however many updates there are.
 
     The first updates, which load kernels and fill caches, count only until there are others; and the very first one,
@@ -62,7 +61,7 @@ class Blocks:
 
     def __init__(self) -> None:
         self._warming: list[tuple[Kind, float, float]] = []
-        self._blocks: list[Block] = [Block()]
+        self._parts: list[RunPart] = [RunPart()]
         self._length = 1
 
     def add(self, kind: Kind, seconds: float, compute: float) -> None:
@@ -70,30 +69,30 @@ class Blocks:
         if len(self._warming) < WARM_UPDATES:
             self._warming.append((kind, seconds, compute))
             return
-        if self._blocks[-1].updates == self._length:
-            if len(self._blocks) == 2 * BLOCKS:
+        if self._parts[-1].updates == self._length:
+            if len(self._parts) == 2 * BLOCKS:
                 self._merge()
-            self._blocks.append(Block())
-        self._blocks[-1].add(kind, 1, seconds, compute)
+            self._parts.append(RunPart())
+        self._parts[-1].add(kind, 1, seconds, compute)
 
     def _merge(self) -> None:
         """Make one block of every two."""
-        pairs = zip(self._blocks[::2], self._blocks[1::2], strict=True)
+        pairs = zip(self._parts[::2], self._parts[1::2], strict=True)
         merged = []
         for first, second in pairs:
             for kind, sums in second.kinds.items():
                 first.add(kind, *sums)
             merged.append(first)
-        self._blocks = merged
+        self._parts = merged
         self._length *= 2
 
     def cells(self, *, lone_exchange: bool = False) -> list[Cell]:
         """Return the mean time of each kind of updates in each part; none before the first update that takes time."""
-        parts = self._blocks
+        parts = self._parts
         if not parts[0].updates and self._warming:
             kind, seconds, compute = self._warming[-1]
             if len(self._warming) > 1 or seconds > LONG_UPDATE_SECONDS:
-                parts = [Block(1, {kind: (1, seconds, compute)})]
+                parts = [RunPart(1, {kind: (1, seconds, compute)})]
         return [
             Cell(*kind, total / count, computing / count, lone_exchange)
             for part in parts
@@ -110,13 +109,13 @@ class Between:
         self._passed = 0.0
         self._epochs: list[float] = []
 
-    def add(self, row: HistoryRow) -> None:
-        """Add the time between this update and the one before."""
+    def add(self, row: HistoryRow, took: float) -> None:
+        """Add the time between this update, which `took` so many seconds, and the one before."""
         before = self._before
         self._before = row
         if before is None:
             return
-        self._passed += max(0.0, row.seconds - before.seconds - row.update_seconds)
+        self._passed += max(0.0, row.seconds - before.seconds - took)
         if before.epoch == int(before.epoch):  # an evaluation belongs to the epoch that has ended with it
             self._epochs = [*self._epochs[1 - MOST_EPOCH_ENDS :], self._passed]
             self._passed = 0.0
@@ -146,7 +145,7 @@ class OnlineForecast:
         self._workers_of = workers_of
         self._clock = clock
         self._start = start or _in_a_thread
-        self._blocks = Blocks()
+        self._parts = RunParts()
         self._between = Between()
         self._known: RemainingTime | None = None
         self._plan: Plan | None = None
@@ -161,12 +160,11 @@ class OnlineForecast:
 
         `plan` is the one that is expected now. Rows come several at a time, and only the newest of them is worth a fit.
         """
-        examples = examples_of(row, plan)
-        shards = shard_count(examples, plan.shard, plan.replicas)
-        self._blocks.add((examples, shards, row.workers), row.update_seconds, row.compute_seconds)
-        self._between.add(row)
+        took = row.update_seconds
+        self._parts.add((row.examples, row.shards, row.workers), took, row.compute_seconds)
+        self._between.add(row, took)
         if row.update >= plan.updates:
-            return Outlook(remaining=NOTHING_LEFT, update_seconds=row.update_seconds)
+            return Outlook(remaining=NOTHING_LEFT, update_seconds=took)
         now = self._clock()
         has_changed = plan is not self._plan or (row.stage, row.workers) != self._kind
         if is_newest and not self._fitting and now >= (self._due_if_changed if has_changed else self._due):
@@ -175,7 +173,7 @@ class OnlineForecast:
         return None if known is None else known.after(row.update)
 
     def _fit(self, row: HistoryRow, plan: Plan) -> None:
-        cells = self._blocks.cells(lone_exchange=self._lone_exchange)
+        cells = self._parts.cells(lone_exchange=self._lone_exchange)
         if not cells:
             return
         between = self._between.seconds

@@ -19,7 +19,8 @@ from batchgrowth_trainer.paper.published import EXAMPLES_PER_WORKER, SCHEDULES, 
 from batchgrowth_trainer.record.history import EvaluationRow
 from batchgrowth_trainer.record.runs import read_run
 from batchgrowth_trainer.sinks.events import Event, Note
-from batchgrowth_trainer.training import Options, stoppable, train
+from batchgrowth_trainer.stopping import stoppable
+from batchgrowth_trainer.training import Options, train
 from batchgrowth_trainer.workloads.cifar10 import TEST_FILES, TRAIN_FILES, WHERE
 
 DEFAULT_SEEDS = 10

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from batchgrowth.course import Course
 from batchgrowth.errors import BatchGrowthError, DataError
+from batchgrowth.growth_course import Course
 
 from batchgrowth_trainer.plots.figure import figure_of
 from batchgrowth_trainer.plots.interactive import write_html

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from batchgrowth.course import Course
 from batchgrowth.errors import counted
+from batchgrowth.growth_course import Course
 from batchgrowth.plan import Plan
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator

@@ -2,7 +2,8 @@
 
 The driver asks all workers at once, and gives time to workers that may only be slow. Under load every answer is late,
 so the deadline depends on the other workers: a few measured round trips if most have answered, a minute if most have
-not, and five minutes, as in Dask's worker-ttl, if none has, because then only they hold the newest state.
+not, and five minutes, as in Dask's worker-ttl, if none has, because then only they hold the newest state. A worker that
+answers but computes slowly is no matter of this file: drivers/stragglers.py, exchange/downpour.py.
 """
 
 import asyncio

@@ -231,9 +231,10 @@ class HistoryRow:
     `update` and `epoch` count the updates and, as a fraction, the epochs done including this one. `loss` is the mean
     per example in this update's batch. Times are in seconds; `seconds` is the time since the run began, including the
     time before a resume. `remaining_seconds` is the time to the end of the run, by the model of the forecast; None
-    until it is fitted. The other fields are no columns of the history: `committed_at` is the wall-clock time of the
-    commit, `decision` what a look at the measured quantity decided after the update, None if none was due, and
-    `outlook` has the interval of the time left.
+    until it is fitted. The other fields are no columns of the history: `examples` and `shards` are those of the update
+    (0 in a row that was read from a file), `committed_at` is the wall-clock time of the commit, `decision` what a look
+    at the measured quantity decided after the update, None if none was due, and `outlook` has the interval of the time
+    left.
     """
 
     update: int
@@ -248,6 +249,8 @@ class HistoryRow:
     wait_seconds: float
     seconds: float
     remaining_seconds: float | None = None
+    examples: int = 0
+    shards: int = 0
     committed_at: float = 0.0
     decision: BatchDecision | None = None
     outlook: Outlook | None = None
@@ -278,6 +281,8 @@ class HistoryRow:
             exchange_seconds=exchange,
             wait_seconds=wait,
             seconds=0.0,
+            examples=step.examples,
+            shards=step.shards,
             committed_at=time.time() - ago,
             decision=done.decision,
         )
@@ -344,7 +349,7 @@ class ResizeRow:
         return cls(int(record["update"]), int(record["from"]), int(record["to"]), float(record["pauseSeconds"]))
 
 
-HISTORY_COLUMNS = tuple(name for name in HistoryRow.__slots__ if name not in ("committed_at", "decision", "outlook"))
+HISTORY_COLUMNS = HistoryRow.__slots__[: HistoryRow.__slots__.index("remaining_seconds") + 1]
 HISTORY_HEADER = tuple(to_camel(name) for name in HISTORY_COLUMNS)
 LEAST_HEADER = HISTORY_HEADER[: HISTORY_HEADER.index("seconds") + 1]
 """The columns that every version has, first of all. A run goes on with the columns with which another version began it:

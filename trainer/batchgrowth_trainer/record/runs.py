@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from batchgrowth.course import Course
 from batchgrowth.errors import CheckpointError, DataError, Fault, SpecError
+from batchgrowth.growth_course import Course
 from batchgrowth.manifest.reading import load_manifest, read_manifest
 from batchgrowth.plan import BatchDecision, make_plan
 from batchgrowth.spec import BatchGrowthJob, differences, mathematics

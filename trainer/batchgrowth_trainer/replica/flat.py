@@ -256,7 +256,8 @@ class _Slot:
 class FlatBuffers:
     """All buffers, one flat vector per dtype; the changes that shards make are summed and averaged like gradients.
 
-    Those that share memory share it in the vector too.
+    Those that share memory share it in the vector too. So batch norm's running statistics are the same for any number
+    of workers: each shard starts from the same buffers (`restore`), and `advance` moves them by the mean change.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from torch import Tensor
 from batchgrowth_trainer.replica.python_state import Change
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.torch_optimizer import TorchOptimizer
-from batchgrowth_trainer.replica.trial import generator_sentence, same_bits, shown
+from batchgrowth_trainer.replica.workload_trial import generator_sentence, same_bits, shown
 from batchgrowth_trainer.user_errors import seen_at
 
 

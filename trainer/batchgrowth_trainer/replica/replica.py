@@ -2,9 +2,9 @@
 
 Every worker holds a replica, as does a run in one process. An exchange only assigns shards to workers and adds up what
 they return. An update goes down this page: `partials` computes the rows of this member's shards and adds them along the
-tree; the exchange makes the total of all members' partials; `take_step` moves weights and buffers by the total; and
-`advance` moves the position. `commit` does the last two.
-Legend: L = length of a row (see flat.py), N = examples of a shard.
+tree; the exchange makes the total of all members' partials; `take_step` moves the weights by the total (by
+optimizers.py) and the buffers by their mean change (flat.py); and `advance` moves the position. `commit` does the last
+two. Legend: L = length of a row (see flat.py), N = examples of a shard.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
+from math import isfinite
 from typing import Any, Protocol
 
 import torch
@@ -57,7 +58,7 @@ from batchgrowth_trainer.replica.optimizers import (
 from batchgrowth_trainer.replica.seeds import seed_generators, shard_seed
 from batchgrowth_trainer.replica.state_dict import exported
 from batchgrowth_trainer.replica.torch_optimizer import TorchOptimizer
-from batchgrowth_trainer.user_errors import FAULTS, DeviceFault, check_finite, workload_error
+from batchgrowth_trainer.user_errors import FAULTS, DeviceFault, not_finite, workload_error
 from batchgrowth_trainer.workload import Workload, module_behind
 
 SURELY_FINITE = 1e38
@@ -396,7 +397,8 @@ class Replica:
             sums, norm = self.tail.read(rest, torch.linalg.vector_norm(norms, dtype=torch.float64))
         loss = sums.by_name[LOSS.name]
         # Before anything moves: an error then leaves the state as it was.
-        check_finite(step, learning_rate, loss, norm)
+        if not (isfinite(loss) and isfinite(norm)):
+            raise not_finite(step, learning_rate, loss, norm)
         unreached = self.parameters.unreached(sums.without, examples)
         optimizer: AnyOptimizer | None = self.optimizer
         place = slice(None)

@@ -55,7 +55,7 @@ class Telemetry:
                 self._set("batchgrowth_loss", event.loss)
                 metrics["batchgrowth_stage"].set(event.stage)
                 metrics["batchgrowth_progress_ratio"].set(event.update / plan.updates)
-                metrics["batchgrowth_workers"].labels("wanted").set(plan.stage_at(event.update - 1).workers)
+                metrics["batchgrowth_workers"].labels("wanted").set(plan.stages[event.stage].workers)
                 metrics["batchgrowth_workers"].labels("training").set(event.workers)
                 metrics["batchgrowth_last_progress_timestamp_seconds"].set(time.time())
                 if event.outlook is not None:

@@ -1,4 +1,7 @@
-"""Which signals end the process of a worker, and of the server that forks local ones. (Evictions: termination.py.)"""
+"""Which signals end the process of a worker, and of the server that forks local ones.
+
+(Evictions: termination.py. Ctrl-C and SIGTERM in the driver's process: batchgrowth_trainer/stopping.py.)
+"""
 
 import signal
 import sys

@@ -1,4 +1,7 @@
-"""Tries a workload before its first update: two shards are computed, each twice, and discarded.
+"""Tries a workload before its first update: two shards are computed in both orders, and compared.
+
+The other order stands for another division among workers: what one worker computes after another shard, two would
+compute apart. (An exchange of another distribution has a trial of its own: exchange/foreign_trial.py.)
 
 What an update computes may depend on the weights, the buffers, the data and (seed, update, shard) alone. So the first
 shard and the smallest one are computed from one state in both orders, and compared bit for bit, together with

@@ -15,10 +15,10 @@ import small
 import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth.looks import Look
-from batchgrowth_trainer.replica import trial
+from batchgrowth_trainer.replica import workload_trial as trial
 from batchgrowth_trainer.replica.python_state import PythonState
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.trial import try_out
+from batchgrowth_trainer.replica.workload_trial import try_out
 from batchgrowth_trainer.workload import Workload
 from small import FEATURES, data, net, plain
 from torch import Tensor, nn
@@ -153,18 +153,21 @@ def in_a_closure() -> Callable[[Tensor, Tensor], Tensor]:
 @pytest.mark.parametrize(
     ("workload", "named"),
     [
-        (lambda: replace(plain(), model=Annealed()), r"model\.calls .*test_trial\.py:\d+, in forward"),
-        (lambda: replace(plain(), model=CountingInAList()), r"model\.seen .*test_trial\.py:\d+, in forward"),
+        (lambda: replace(plain(), model=Annealed()), r"model\.calls .*_trial\.py:\d+, in forward"),
+        (lambda: replace(plain(), model=CountingInAList()), r"model\.seen .*_trial\.py:\d+, in forward"),
         (lambda: replace(plain(), model=Nested()), r"model\.net\.1\.calls "),
-        (lambda: replace(plain(), model=OfTheClass()), r"OfTheClass\.calls .*test_trial\.py:\d+, in forward"),
-        (lambda: replace(plain(), model=Averaged()), r"model\.mean .*test_trial\.py:\d+, in forward"),
-        (lambda: replace(plain(), model=AveragedInPlace()), r"model\.mean .*test_trial\.py:\d+, in forward"),
-        (lambda: replace(plain(), model=DecidedByTheFirst()), r"model\.mean .*test_trial\.py:\d+, in forward"),
+        (lambda: replace(plain(), model=OfTheClass()), r"OfTheClass\.calls .*_trial\.py:\d+, in forward"),
+        (lambda: replace(plain(), model=Averaged()), r"model\.mean .*_trial\.py:\d+, in forward"),
+        (lambda: replace(plain(), model=AveragedInPlace()), r"model\.mean .*_trial\.py:\d+, in forward"),
+        (lambda: replace(plain(), model=DecidedByTheFirst()), r"model\.mean .*_trial\.py:\d+, in forward"),
         (lambda: replace(plain(), model=KeepingAGraph()), r"a second time.*nothing but what detach\(\) returns"),
-        (lambda: replace(plain(), loss=by_a_global), r"TIMES .*test_trial\.py:\d+, in by_a_global"),
-        (lambda: replace(plain(), loss=by_an_iterator), r"loss: update \d+, .*test_trial\.py:\d+, in by_an_iterator"),
-        (lambda: replace(plain(), loss=counted), r"loss\.calls .*test_trial\.py:\d+, in counted"),
-        (lambda: replace(plain(), loss=in_a_closure()), r"calls .*test_trial\.py:\d+, in loss"),
+        (lambda: replace(plain(), loss=by_a_global), r"TIMES .*_trial\.py:\d+, in by_a_global"),
+        (
+            lambda: replace(plain(), loss=by_an_iterator),
+            r"loss: update \d+, .*_trial\.py:\d+, in by_an_iterator",
+        ),
+        (lambda: replace(plain(), loss=counted), r"loss\.calls .*_trial\.py:\d+, in counted"),
+        (lambda: replace(plain(), loss=in_a_closure()), r"calls .*_trial\.py:\d+, in loss"),
     ],
 )
 def test_what_depends_on_earlier_calls_is_refused(tried: Tried, workload: Callable[[], Workload], named: str) -> None:

@@ -7,7 +7,7 @@ import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth_trainer.exchange import all_reduce
 from batchgrowth_trainer.exchange.all_reduce import AllReduce
-from batchgrowth_trainer.exchange.trial import try_exchange
+from batchgrowth_trainer.exchange.foreign_trial import try_exchange
 from small import net
 
 
@@ -37,7 +37,7 @@ def test_a_round_is_made_twice_and_leaves_no_trace(
     monkeypatch.setattr(all_reduce, "AllReduce", Relay)
     try_exchange(replica)
     monkeypatch.setattr(all_reduce, "AllReduce", Damped)
-    named = r"exchange AllReduce: \S*test_trial:Damped leaves other parameters .*Damped\.rounds changes.*in round"
+    named = r"exchange AllReduce: \S*:Damped leaves other parameters .*Damped\.rounds changes.*in round"
     with pytest.raises(WorkloadError, match=named):
         try_exchange(replica)
     assert Damped.rounds == 0
