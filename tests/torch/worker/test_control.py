@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from batchgrowth.position import Position
-from batchgrowth_trainer import training
+from batchgrowth_trainer import stopping
 from batchgrowth_trainer.record.snapshot import Snapshot
 from batchgrowth_trainer.stopping import interrupts
 from batchgrowth_trainer.worker.member import Control
@@ -66,7 +66,7 @@ def test_a_stop_holds_for_its_generation_and_earlier_ones() -> None:
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time at which signals arrive, in seconds."""
     seconds = [0.0]
-    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
+    monkeypatch.setattr(stopping, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
     return seconds
 
 
