@@ -10,7 +10,7 @@ from batchgrowth.choices import CHOICES
 from batchgrowth.contract.metrics import OPERATOR, TRAINER, Metric
 from batchgrowth.contract.status import COMPUTED_WRONGLY, CONDITIONS, REASONS, STAGE_BEGAN, STATUS_REFUSED
 from batchgrowth.registry import Entry
-from batchgrowth_operator.job.transitions import QUIET
+from batchgrowth_operator.job.announcements import QUIET
 from batchgrowth_trainer.record.summary import Summary
 from pydantic.fields import FieldInfo
 

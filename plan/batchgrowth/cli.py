@@ -22,7 +22,7 @@ from batchgrowth.choices import choices_help
 from batchgrowth.contract.logs import DASK_LEVEL_VARIABLE, FORMAT_VARIABLE, LEVEL_VARIABLE, LogFormat, LogLevel
 from batchgrowth.errors import BatchGrowthError, PodLimitError, SpecError, counted
 from batchgrowth.forecast.command import forecast
-from batchgrowth.growth_course import Course
+from batchgrowth.growth_decisions import Course
 from batchgrowth.looks import Looks
 from batchgrowth.manifest.crd import crd_yaml
 from batchgrowth.manifest.pod_limits import PodLimits, PodSecurity, account_note, pod_faults, written_pods

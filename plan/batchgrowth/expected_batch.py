@@ -1,6 +1,6 @@
 """What the next look at a measured quantity will probably decide, so that workers can be requested ahead of it.
 
-It decides nothing, which growth_course.py does at that look: a wrong one costs a worker that idles for a while.
+It decides nothing, which growth_decisions.py does at that look: a wrong one costs a worker that idles for a while.
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import ConfigDict, Field
 
-from batchgrowth.growth_course import Course
+from batchgrowth.growth_decisions import Course
 from batchgrowth.looks import LARGEST_BATCH
 from batchgrowth.plan import BatchDecision, Plan
 from batchgrowth.spec.workers import MOST_WORKERS

@@ -1,6 +1,6 @@
 """The information that a measured rule of growth gets of a training: signals, timings, and when it is asked.
 
-growth_course.py asks it, at each look.
+growth_decisions.py asks it, at each look.
 """
 
 import math

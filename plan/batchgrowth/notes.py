@@ -10,7 +10,7 @@ from fractions import Fraction
 from math import ceil
 
 from batchgrowth.errors import Fault, counted
-from batchgrowth.growth_course import Course
+from batchgrowth.growth_decisions import Course
 from batchgrowth.idle import Faults, FinishedPlan
 from batchgrowth.looks import LARGEST_BATCH
 from batchgrowth.plan import BatchDecision, Plan, Stage

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from batchgrowth.errors import PlanError
 from batchgrowth.evaluations import evaluation_due
-from batchgrowth.growth_course import Course
+from batchgrowth.growth_decisions import Course
 from batchgrowth.plan import BatchDecision, Plan, make_plan
 from batchgrowth.position import Epochs, Position
 from batchgrowth.spec import JobSpec, differences, mathematics

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from batchgrowth_operator.api.client import KINDS, Refused, connect
 from batchgrowth_operator.api.events import EventPoster
-from batchgrowth_operator.job.transitions import Event
+from batchgrowth_operator.job.announcements import Event
 from batchgrowth_operator.seen.observed import Observed, Ref
 from operator_account import ACCOUNT, HOME, grant, rendered, token_kubeconfig
 from operator_field import CHILDREN, CLAIM, CLUSTER, KEPT, TRAINER, WORKERS, Field, until

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from batchgrowth.growth_course import Course, Measured
+from batchgrowth.growth_decisions import Course, Measured
 from batchgrowth.plan import BatchDecision, Step
 from batchgrowth.sum_tree import lay_out
 from batchgrowth_trainer.exchange.reduction import add_up

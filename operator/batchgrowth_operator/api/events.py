@@ -1,4 +1,4 @@
-"""Posts Kubernetes events and limits their rate; which events a job has is decided in job/transitions.py.
+"""Posts Kubernetes events and limits their rate; which events a job has is decided in job/announcements.py.
 
 A thread posts them behind all other writes. They are correlated by the rules of client-go: a repeated event becomes a
 count in one object, many similar events share one, and a job has a budget of event writes.
@@ -22,7 +22,7 @@ from batchgrowth_operator.api.cache import Key, key_of
 from batchgrowth_operator.api.client import Api, Refused
 from batchgrowth_operator.api.leader import bounded
 from batchgrowth_operator.children.drift import digest
-from batchgrowth_operator.job.transitions import Event
+from batchgrowth_operator.job.announcements import Event
 from batchgrowth_operator.seen.clock import timestamp, timestamp_ms
 from batchgrowth_operator.seen.observed import Manifest, Observed
 

@@ -1,6 +1,6 @@
 """The Deployment of all worker pods, and the annotation that makes Kubernetes retry refused pods at once.
 
-How many replicas it has is computed in job/workforce.py.
+How many replicas it has is computed in job/workforce.py, and api/apply.py patches it.
 """
 
 from datetime import UTC, datetime

@@ -24,16 +24,16 @@ from batchgrowth_operator.children.pods import has_other_inputs
 from batchgrowth_operator.children.scheduler import dask_cluster, nudged_scheduler
 from batchgrowth_operator.children.trainer import trainer_job
 from batchgrowth_operator.children.workers import worker_deployment
+from batchgrowth_operator.job.announcements import Event, events_between
 from batchgrowth_operator.job.contested import Contention, contention
 from batchgrowth_operator.job.status import is_progress_only, next_status, rejected_status, throttled
-from batchgrowth_operator.job.transitions import Event, events_between
 from batchgrowth_operator.job.workforce import Workforce, workforce
 from batchgrowth_operator.seen.clock import Clock
-from batchgrowth_operator.seen.disruptions import num_refused
 from batchgrowth_operator.seen.observed import Manifest, Observed, PutBack, Ref, is_terminating, ref_of, stored_status
 from batchgrowth_operator.seen.outcome import num_retries, trainer_outcome
 from batchgrowth_operator.seen.problems import seconds_between_event_reads, trainer_problem, unexplained
 from batchgrowth_operator.seen.refused_objects import is_namespace_dying
+from batchgrowth_operator.seen.refused_or_removed import num_refused
 from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, situate
 from batchgrowth_operator.seen.trainer_pods import has_lost_trainer, is_between_pods, lingering_pods
 from batchgrowth_operator.settings import Defaults
@@ -121,7 +121,8 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
         elif not matches_manifest(found, manifest):
             changed.append(manifest)
 
-    # A running trainer keeps its scheduler until it has stopped. A job that is over or suspended releases its cluster.
+    # A running trainer keeps its scheduler until it has stopped. A job that is over or suspended releases its cluster
+    # (`cluster_policy` in seen/situation.py).
     delete = [ref for ref in sorted(recreated) if ref == trainer or not s.is_trainer_running]
     if s.cluster_policy is ClusterPolicy.DELETE:
         delete += [ref_of(child) for child in (seen.workers, seen.cluster) if child and not is_terminating(child)]

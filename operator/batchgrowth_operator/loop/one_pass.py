@@ -14,8 +14,8 @@ from batchgrowth_operator.api.cache import Key
 from batchgrowth_operator.api.client import Refused
 from batchgrowth_operator.api.observe import Observer
 from batchgrowth_operator.children.scheduler import seconds_to_release
+from batchgrowth_operator.job.announcements import heading, taken_up
 from batchgrowth_operator.job.reconcile import reconcile
-from batchgrowth_operator.job.transitions import heading, taken_up
 from batchgrowth_operator.loop.metrics import OperatorMetrics
 from batchgrowth_operator.loop.queue import DEBOUNCE_SECONDS, PassResult, ProgressRate
 from batchgrowth_operator.seen.observed import Failure, stored_status

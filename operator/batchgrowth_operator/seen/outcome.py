@@ -16,13 +16,6 @@ from batchgrowth.plan import Plan
 from batchgrowth.spec import JobSpec
 
 from batchgrowth_operator.seen.clock import Clock
-from batchgrowth_operator.seen.disruptions import (
-    FAILED,
-    has_failed_by_nodes_alone,
-    last_removal,
-    num_refused,
-    was_removed,
-)
 from batchgrowth_operator.seen.observed import (
     TRAINER,
     Object,
@@ -33,6 +26,13 @@ from batchgrowth_operator.seen.observed import (
     truncated,
 )
 from batchgrowth_operator.seen.problems import remedy_of_image
+from batchgrowth_operator.seen.refused_or_removed import (
+    FAILED,
+    has_failed_by_nodes_alone,
+    last_removal,
+    num_refused,
+    was_removed,
+)
 from batchgrowth_operator.seen.trainer_pods import lingering_pods, pods_of_job
 
 MOST_FRUITLESS_RETRIES = 10

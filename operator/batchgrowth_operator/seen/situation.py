@@ -1,4 +1,7 @@
-"""Interprets the observed state: the spec and its plan, the position, and whether the job is over (seen/outcome.py)."""
+"""Interprets the observed state: the spec and its plan, the position, and whether the job is over (seen/outcome.py).
+
+`Situation.cluster_policy` decides whether the job's cluster is kept or released.
+"""
 
 from dataclasses import dataclass
 from enum import Enum

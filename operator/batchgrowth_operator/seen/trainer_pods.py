@@ -1,7 +1,8 @@
 """Whether the trainer's pods still run, including pods on nodes that do not answer and pods that a sidecar keeps.
 
 Kubernetes marks a running pod of a lost node as not ready, deletes it minutes later, and keeps the object until the
-node is back or gone; until then its Job makes no other pod. Only pods are read, because nodes are not namespaced.
+node is back or gone; until then its Job makes no other pod. Only pods are read, because nodes are not namespaced. (Pods
+that a node refused, or that Kubernetes removed: refused_or_removed.py.)
 
 Kubernetes ends a pod with the last of its containers, native sidecars aside. Another container, as a mesh injects it,
 may never end, and its Job then neither ends nor makes another pod. outcome.py reads from such a pod how the trainer
@@ -9,7 +10,6 @@ ended, and job/reconcile.py (`_wanted`) suspends the Job, which makes Kubernetes
 """
 
 from batchgrowth_operator.seen.clock import Clock, seconds_since, seconds_until
-from batchgrowth_operator.seen.disruptions import has_failed_by_nodes_alone
 from batchgrowth_operator.seen.observed import (
     Object,
     Observed,
@@ -17,6 +17,7 @@ from batchgrowth_operator.seen.observed import (
     is_owned_by,
     is_terminating,
 )
+from batchgrowth_operator.seen.refused_or_removed import has_failed_by_nodes_alone
 
 KUBELETS_REASONS = ("ContainersNotReady", "ReadinessGatesNotReady", "PodCompleted", "PodFailed")
 """Reasons for which a kubelet, whose node is there, calls a pod not ready."""

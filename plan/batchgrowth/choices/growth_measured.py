@@ -1,6 +1,6 @@
 """Growth rules by which the batch follows measurements of the training, one entry each.
 
-A rule says which batch it wants. batchgrowth/growth_course.py asks it after an update, and bounds the answer
+A rule says which batch it wants. batchgrowth/growth_decisions.py asks it after an update, and bounds the answer
 (`Course.after`).
 """
 

@@ -8,7 +8,7 @@ import pytest
 from batchgrowth import Position, load_manifest, make_plan, mathematics
 from batchgrowth.errors import SpecError
 from batchgrowth.evaluations import BestEvaluation, early_end, evaluation_due
-from batchgrowth.growth_course import Course
+from batchgrowth.growth_decisions import Course
 from batchgrowth.spec.training import KeepBest, StopEarly, WatchedMetric
 from hypothesis import given
 from hypothesis import strategies as st

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from batchgrowth import PlanError, make_plan
 from batchgrowth.choices.learning_rate_rules import gain
-from batchgrowth.growth_course import Course, Measured
+from batchgrowth.growth_decisions import Course, Measured
 from batchgrowth.looks import Signals, Timing
 from batchgrowth.manifest.reading import read_manifest
 from batchgrowth.notes import gain_note, shard_note

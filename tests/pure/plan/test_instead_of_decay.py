@@ -15,7 +15,7 @@ from batchgrowth.choices.growth_declared import MOST_EPOCHS, InsteadOfDecayRule
 from batchgrowth.choices.learning_rate_schedules import ConstantSchedule, CosineSchedule, LinearSchedule, StepSchedule
 from batchgrowth.cli import plan_table, plan_totals
 from batchgrowth.extend import ScheduleRule, Until
-from batchgrowth.growth_course import Course
+from batchgrowth.growth_decisions import Course
 from batchgrowth.looks import LARGEST_BATCH
 from hypothesis import given
 from hypothesis import strategies as st

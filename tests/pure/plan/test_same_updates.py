@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from batchgrowth.growth_course import Course
+from batchgrowth.growth_decisions import Course
 from batchgrowth.plan import BatchDecision, make_plan
 from batchgrowth.position import Position
 from batchgrowth.same_updates import what_differs

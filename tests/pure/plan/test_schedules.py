@@ -16,7 +16,7 @@ from batchgrowth.choices import SCHEDULES
 from batchgrowth.choices.learning_rate_schedules import half_wave
 from batchgrowth.cli import plan_table, plan_totals
 from batchgrowth.extend import ScheduleRule, power, square_root
-from batchgrowth.growth_course import Course
+from batchgrowth.growth_decisions import Course
 from batchgrowth.learning_rate import schedule_of
 from hypothesis import given
 from hypothesis import strategies as st

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from batchgrowth.errors import ClusterError
-from batchgrowth.growth_course import Course
+from batchgrowth.growth_decisions import Course
 from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.record.checkpoint import CheckpointStore
 from batchgrowth_trainer.record.history import History

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from batchgrowth.errors import CheckpointError, StorageError
-from batchgrowth.growth_course import Course
+from batchgrowth.growth_decisions import Course
 from batchgrowth.position import Position
 from batchgrowth_trainer.drivers import run
 from batchgrowth_trainer.drivers.run import FAILING_SECONDS, LEAST_FAILURES, RETRY_SECONDS, RunState, RunTotals

@@ -12,7 +12,7 @@ import pytest
 from batchgrowth.contract.lead_time import RELEASE_SLACK
 from batchgrowth.errors import ClusterError
 from batchgrowth.expected_batch import ExpectedBatch
-from batchgrowth.growth_course import Course
+from batchgrowth.growth_decisions import Course
 from batchgrowth.plan import BatchDecision, make_plan
 from batchgrowth.position import Position
 from batchgrowth_trainer.drivers import scaling as scaling_module

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from batchgrowth.growth_course import Course
+from batchgrowth.growth_decisions import Course
 from batchgrowth.position import Position
 from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.record.checkpoint import CheckpointStore, Saved

@@ -9,7 +9,7 @@ import torch
 from batchgrowth import spot_check_verdicts
 from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.errors import ClusterError, WorkloadError
-from batchgrowth.growth_course import Course
+from batchgrowth.growth_decisions import Course
 from batchgrowth.position import Position
 from batchgrowth_trainer.drivers.run import RunState, Undo
 from batchgrowth_trainer.pool.connection import LOST, SchedulerLost

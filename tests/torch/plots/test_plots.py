@@ -11,7 +11,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from batchgrowth.errors import BatchGrowthError, DataError
-from batchgrowth.growth_course import Course
+from batchgrowth.growth_decisions import Course
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer import commands, plots
 from batchgrowth_trainer.plots import plot_plan, plot_runs

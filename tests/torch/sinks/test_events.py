@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth.growth_course import Course
+from batchgrowth.growth_decisions import Course
 from batchgrowth.plan import make_plan
 from batchgrowth.position import Position
 from batchgrowth_trainer.drivers.run import RunState

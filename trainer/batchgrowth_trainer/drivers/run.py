@@ -12,7 +12,7 @@ from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.errors import BatchGrowthError, CheckpointError, ClusterError, Superseded
 from batchgrowth.evaluations import BestEvaluation, evaluation_due
 from batchgrowth.expected_batch import expected_batch_of, expected_plan
-from batchgrowth.growth_course import Course
+from batchgrowth.growth_decisions import Course
 from batchgrowth.plan import BatchDecision, Plan, Stage, make_plan
 from batchgrowth.position import Position
 

@@ -1,7 +1,8 @@
 """Slow workers of GatherScatter: whose part is overdue, which idle worker repeats it, and which workers rest.
 
 `Gathering` follows the parts of one update and their backups, `Stragglers` the workers that were late, from update to
-update; gather_scatter.py asks both. (A worker that does not answer at all: pool/hung.py.)
+update. `GatherScatterDriver._update` in gather_scatter.py asks both, and requests the backup. (A worker that does not
+answer at all: pool/hung.py.)
 """
 
 import math

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from batchgrowth.errors import BatchGrowthError, DataError
-from batchgrowth.growth_course import Course
+from batchgrowth.growth_decisions import Course
 
 from batchgrowth_trainer.plots.figure import figure_of
 from batchgrowth_trainer.plots.interactive import write_html

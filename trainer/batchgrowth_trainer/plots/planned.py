@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 from batchgrowth.errors import counted
-from batchgrowth.growth_course import Course
+from batchgrowth.growth_decisions import Course
 from batchgrowth.plan import Plan
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator

@@ -1,7 +1,7 @@
 """Which workers have joined and which are lost: the scheduler's own list, polled, and its events, which come sooner.
 
-`WorkerPool.follow` takes these events, and so does the driver: drivers/generations.py then forms another generation,
-and drivers/gather_scatter.py makes the update again without that worker.
+`WorkerPool.follow` takes these events, and so does the driver: `GenerationsDriver._handle` then forms another
+generation, and `GatherScatterDriver._handle` makes the update again without that worker.
 """
 
 import time

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from batchgrowth.choices import EXCHANGES
 from batchgrowth.errors import CheckpointError, DataError, Fault, PlanError, SpecError
-from batchgrowth.growth_course import Course
+from batchgrowth.growth_decisions import Course
 from batchgrowth.manifest.reading import load_manifest
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.same_updates import what_differs

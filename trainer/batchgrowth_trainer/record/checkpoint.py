@@ -1,8 +1,8 @@
 """Checkpoints that are complete or absent, and that name the job they belong to.
 
 A run that resumes begins in training.py (`train` asks `resume` here), and its driver puts the state into the replicas
-(`RunState.checkpoint_after`). `continued` says whether one that is found belongs to this job, by same_job.py, which
-asks batchgrowth/same_updates.py.
+(`RunState.checkpoint_after`). `foreign_refused` says whether one that is found belongs to this job, by same_job.py,
+which asks batchgrowth/same_updates.py.
 
 A checkpoint has two parts, wherever it is stored: the state as flat tensors without a pickle, and a manifest with the
 state's digest, the fields of the spec that determine the weights, and its own digest.

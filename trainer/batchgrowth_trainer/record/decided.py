@@ -8,7 +8,7 @@ from zlib import crc32
 
 import torch
 from batchgrowth.evaluations import BestEvaluation, early_end
-from batchgrowth.growth_course import Course
+from batchgrowth.growth_decisions import Course
 from batchgrowth.plan import MOST_DECISIONS, BatchDecision, Plan
 from batchgrowth.spec import JobSpec, WatchedMetric
 from torch import Tensor

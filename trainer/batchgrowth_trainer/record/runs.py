@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 from batchgrowth.errors import CheckpointError, DataError, Fault, SpecError
-from batchgrowth.growth_course import Course
+from batchgrowth.growth_decisions import Course
 from batchgrowth.manifest.reading import load_manifest, read_manifest
 from batchgrowth.plan import BatchDecision, make_plan
 from batchgrowth.spec import BatchGrowthJob, differences, mathematics

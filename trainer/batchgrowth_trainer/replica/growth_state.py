@@ -1,6 +1,6 @@
-"""A job's growth as part of a replica's state; batchgrowth/growth_course.py decides whether the batch grows.
+"""A job's growth as part of a replica's state; batchgrowth/growth_decisions.py decides whether the batch grows.
 
-It hands each update's measurements to growth_course.py, which asks the job's rule in choices/growth_measured.py.
+It hands each update's measurements to growth_decisions.py, which asks the job's rule in choices/growth_measured.py.
 `Replica.advance` then lets a grown batch come into force. A stopwatch serves the rule that looks at a clock.
 """
 
@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 import torch
 from batchgrowth.choices.growth_measured import CustomRule
-from batchgrowth.growth_course import Course, Measured
+from batchgrowth.growth_decisions import Course, Measured
 from batchgrowth.looks import NOT_TIMED, Timing
 from batchgrowth.plan import BatchDecision, Step
 from batchgrowth.shards import busiest

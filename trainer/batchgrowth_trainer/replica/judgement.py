@@ -1,6 +1,8 @@
 """What evaluations decide, as part of a replica's state: an early end of training, and the best weights so far.
 
-Both move to other members and into checkpoints with the weights, so they do not depend on which member evaluated.
+Which evaluation is the best is decided by `BestEvaluation.after` in batchgrowth/evaluations.py; `Judgement.take` keeps
+its weights. Both move to other members and into checkpoints with the weights, so they do not depend on which member
+evaluated.
 """
 
 from collections.abc import Callable, Mapping

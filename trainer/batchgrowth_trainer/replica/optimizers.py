@@ -1,6 +1,7 @@
 """Optimizer steps over flat vectors, and the average of the weights over the updates.
 
-Torch's own classes and LBFGS have their steps in torch_optimizer.py and lbfgs.py.
+Torch's own classes and LBFGS have their steps in torch_optimizer.py and lbfgs.py. The gradient is clipped before the
+step: `clip` in replica.py.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set

@@ -181,6 +181,11 @@ class Sinks:
         self._sinks[:0] = sinks
         return self
 
+    def replace(self, sink: Sink, sinks: Sequence[Sink]) -> None:
+        """Let these sinks receive every event from now on in the place of that sink."""
+        place = self._sinks.index(sink)
+        self._sinks[place : place + 1] = sinks
+
     def add_to_next(self, event: Event) -> None:
         """Hand the event out before the next one; for a caller that may be inside of what a sink does now."""
         self._waiting.append(event)
@@ -220,22 +225,19 @@ class Held:
         self._make = make
         self._audience = audience
         self._waiting: list[Event] = []
-        self._is_over = False
 
     def handle(self, event: Event) -> None:
         """Keep the event, until there are the sinks to get it themselves."""
-        if not self._is_over:
-            self._waiting.append(event)
+        self._waiting.append(event)
 
     def release(self) -> None:
         """Make the sinks, and hand them what has happened so far."""
         sinks = self._make()
-        self._is_over = True
         late = Sinks(sinks)
         for event in self._waiting:
             late.handle(event)
         self._waiting.clear()
-        self._audience.put_first(sinks)
+        self._audience.replace(self, sinks)
 
 
 # --- The wording of a run's numbers and events, the same on a terminal and in a log ---

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from batchgrowth_operator.api.cache import Key
 from batchgrowth_operator.api.events import BURST, COMBINED, MOST_SIMILAR, REFILL_SECONDS, WINDOW_SECONDS, Correlator
-from batchgrowth_operator.job.transitions import Event
+from batchgrowth_operator.job.announcements import Event
 
 KEY = Key("default", "digits")
 START = datetime(2026, 11, 20, 10, tzinfo=UTC)

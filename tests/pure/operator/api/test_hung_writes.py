@@ -13,8 +13,8 @@ from batchgrowth_operator.api.cache import Store
 from batchgrowth_operator.api.client import TIMEOUT_SECONDS, Api
 from batchgrowth_operator.api.events import RETRY_SECONDS, EventPoster
 from batchgrowth_operator.api.leader import Leadership, NotLeading, bounded
+from batchgrowth_operator.job.announcements import Event
 from batchgrowth_operator.job.reconcile import Writes
-from batchgrowth_operator.job.transitions import Event
 from batchgrowth_operator.seen.observed import Observed, Ref
 from kubernetes import client
 

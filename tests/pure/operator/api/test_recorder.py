@@ -21,7 +21,7 @@ from batchgrowth_operator.api.events import (
     EventPoster,
     fitting,
 )
-from batchgrowth_operator.job.transitions import Event
+from batchgrowth_operator.job.announcements import Event
 from batchgrowth_operator.seen.observed import Observed
 
 START = datetime(2026, 11, 20, 10, tzinfo=UTC)

@@ -1,7 +1,7 @@
 """The lines of the operator's log about a status that changes."""
 
 from batchgrowth.contract.status import JobStatus, StageRecord, WorkersStatus
-from batchgrowth_operator.job.transitions import changes
+from batchgrowth_operator.job.announcements import changes
 
 
 def stage(index: int, batch_size: int) -> StageRecord:

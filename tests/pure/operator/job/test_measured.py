@@ -13,8 +13,8 @@ from batchgrowth.contract.status import MOST_HISTORY, JobStatus
 from batchgrowth.expected_batch import ExpectedBatch
 from batchgrowth.looks import LARGEST_BATCH
 from batchgrowth.plan import MOST_DECISIONS
+from batchgrowth_operator.job.announcements import measured_value
 from batchgrowth_operator.job.conditions import NOT_KEPT
-from batchgrowth_operator.job.transitions import measured_value
 from batchgrowth_operator.seen.observed import Ref
 from batchgrowth_operator.settings import Defaults
 from hypothesis import HealthCheck, given, settings

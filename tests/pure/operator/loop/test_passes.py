@@ -23,8 +23,8 @@ from batchgrowth_operator.api.client import Refused, ServerClock
 from batchgrowth_operator.api.events import BURST, EventPoster
 from batchgrowth_operator.api.observe import INQUIRY_SECONDS, RESYNC_SECONDS, SECRET_SECONDS, SETTLED_SECONDS, Observer
 from batchgrowth_operator.children.scheduler import DASK_FINALIZER, RELEASED_AFTER_SECONDS
+from batchgrowth_operator.job import announcements as told
 from batchgrowth_operator.job import flapping
-from batchgrowth_operator.job import transitions as told
 from batchgrowth_operator.job.reconcile import Writes
 from batchgrowth_operator.loop import one_pass, queue
 from batchgrowth_operator.loop.metrics import OperatorMetrics

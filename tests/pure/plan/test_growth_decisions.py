@@ -10,7 +10,7 @@ import pytest
 from batchgrowth.choices import GROWTH
 from batchgrowth.choices.growth_measured import CustomRule
 from batchgrowth.expected_batch import ExpectedBatch, expected_batch_of, expected_plan
-from batchgrowth.growth_course import Course, Measured
+from batchgrowth.growth_decisions import Course, Measured
 from batchgrowth.looks import Look, Timing
 from batchgrowth.manifest.reading import read_manifest
 from batchgrowth.plan import BatchDecision, make_plan
@@ -277,7 +277,7 @@ def test_a_batch_that_may_shrink_does() -> None:
 
 
 def test_a_course_takes_at_most_256_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchgrowth.growth_course.MOST_DECISIONS", 2)
+    monkeypatch.setattr("batchgrowth.growth_decisions.MOST_DECISIONS", 2)
     found = decided(job("{type: NoiseScale}"), [(1.0, -1.0, 5.0)])
     assert [decision.wanted for decision in found[:4]] == [64, 128, 128, 128]
 
