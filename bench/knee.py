@@ -1,8 +1,8 @@
 """`python -m bench.knee`: the number of workers that `batchgrowth forecast` finds worth it, and where running shows it.
 
-A short run with a batch that grows, on one, two and four of the hosts of `bench.networks` and a slow network, gives the
-constants. With them, the forecast finds the knee of a longer job, and a number of workers that keeps a deadline. Then
-the job runs with each number of workers, and as the manifest for the deadline says.
+A run with a batch that grows, on one, two and four of the hosts of `bench.networks` and a slow network, gives the
+constants. With them, the forecast finds the knee of a job with the largest batch alone, and a number of workers that
+keeps a deadline. Then the job runs with each number of workers, and as the manifest for the deadline says.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from batchgrowth.errors import BatchGrowthError
+from batchgrowth.errors import BatchGrowthError, counted
 from batchgrowth.forecast.answers import knee_of
 from batchgrowth.manifest.reading import load_manifest
 from batchgrowth.spec import BatchGrowthJob
@@ -31,21 +31,24 @@ from bench.tables import about, show, write
 LINK = Link(delay_seconds=0.01)
 EXCHANGES = ("AllReduce", "GatherScatter", "ParameterServer")
 SHARD = 16
-BATCH = 12 * SHARD
-"""Twelve shards are as many for each of one, two, three or four workers."""
-WORTH_PERCENT = 15.0
-"""By how much a further worker must shorten the run: so much that the knee is not always the last worker."""
+BATCH = 6 * SHARD
+"""Of six shards, the busiest of four workers has two, as of three: the fourth worker brings nothing."""
+HOSTS = {"slow hosts": "0.0014", "fast hosts": "0.00005"}
+"""Name -> the seconds that an example takes: on slow ones three workers pay, on fast ones the exchange takes longer."""
+WORTH_PERCENT = 10.0
+"""By how much a further worker must shorten the run."""
 DEADLINE_SHARE = 1.3
 """The deadline, as a multiple of the time that the forecast has for two workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """One exchange: the seconds by number of workers, forecast and measured, and what each curve says.
+    """One exchange on hosts of one speed: the seconds by number of workers, forecast and measured, and what each says.
 
     `deadline` is in seconds, `chosen` the workers that the forecast chose for it, and `took` what that run took.
     """
 
+    hosts: str
     exchange: str
     forecast: dict[int, float]
     measured: dict[int, float]
@@ -64,7 +67,7 @@ class Knees:
     knees: list[Knee] = field(default_factory=list)
 
 
-def job(exchange: str, epochs: int, *, grows: bool, maximum: int = WORKERS) -> BatchGrowthJob:
+def job(exchange: str, hosts: str, epochs: int, *, grows: bool, maximum: int = WORKERS) -> BatchGrowthJob:
     """Return a job with one batch, or one that `grows` to it from a quarter and a half, and whose workers grow too."""
     growth: dict[str, Any] = {"type": "Constant"}
     initial = BATCH
@@ -75,7 +78,7 @@ def job(exchange: str, epochs: int, *, grows: bool, maximum: int = WORKERS) -> B
         "epochs": epochs,
         "workload.device": "CPU",
         "workload.entrypoint": f"{WORKLOAD}:mlp",
-        "workload.arguments": {"hidden": "512", "seconds": "0.0007"},
+        "workload.arguments": {"hidden": "512", "seconds": HOSTS[hosts]},
         "batch": {"initial": initial, "maximum": BATCH, "shard": SHARD, "growth": growth},
         "exchange": {"type": exchange},
         "workers": {"examplesPerWorker": BATCH // 4, "minimum": 1, "maximum": maximum, "waitSeconds": 60},
@@ -88,20 +91,21 @@ def job(exchange: str, epochs: int, *, grows: bool, maximum: int = WORKERS) -> B
 
 def measure(*, quick: bool) -> Knees:
     """Return the knees of all exchanges; with `quick`, of one."""
-    exchanges = EXCHANGES[:1] if quick else EXCHANGES
-    epochs = 3 if quick else 12
+    epochs = 3 if quick else 9
     found = Knees(quick)
-    with tempfile.TemporaryDirectory(prefix="batchgrowth-bench-") as folder, Hosts(WORKERS + 1) as hosts:
-        stand = Stand(hosts, Path(folder))
-        stand.train("warm-up", job(exchanges[0], 3, grows=False), LINK)
-        for exchange in exchanges:
-            found.knees.append(_knee(stand, exchange, epochs, Path(folder) / exchange))
+    with tempfile.TemporaryDirectory(prefix="batchgrowth-bench-") as folder, Hosts(WORKERS + 1) as machines:
+        stand = Stand(machines, Path(folder))
+        for hosts in HOSTS:
+            stand.train("warm-up", job(EXCHANGES[0], hosts, 3, grows=False), LINK)
+            for exchange in EXCHANGES[:1] if quick else EXCHANGES:
+                found.knees.append(_knee(stand, exchange, hosts, epochs, Path(folder) / hosts / exchange))
     return found
 
 
-def _knee(stand: Stand, exchange: str, epochs: int, folder: Path) -> Knee:
-    _took(stand, f"{exchange}, growing", job(exchange, epochs, grows=True), folder / "growing")
-    long = job(exchange, epochs, grows=False)
+def _knee(stand: Stand, exchange: str, hosts: str, epochs: int, folder: Path) -> Knee:
+    name = f"{hosts}, {exchange}"
+    _took(stand, f"{name}, growing", job(exchange, hosts, epochs, grows=True), folder / "growing")
+    long = job(exchange, hosts, epochs, grows=False)
     said = forecast(long, folder / "growing" / "run")
     expected = {point["workers"]: point["seconds"] for point in said["forecasts"][0]["curve"]}
     deadline = DEADLINE_SHARE * expected[2]
@@ -109,9 +113,10 @@ def _knee(stand: Stand, exchange: str, epochs: int, folder: Path) -> Knee:
     chosen = BatchGrowthJob.model_validate(answer["choice"]["manifest"])
     measured = {}
     for workers in range(1, WORKERS + 1):
-        one = job(exchange, epochs, grows=False, maximum=workers)
-        measured[workers] = _took(stand, f"{exchange}, {workers} workers", one, folder / str(workers))
+        one = job(exchange, hosts, epochs, grows=False, maximum=workers)
+        measured[workers] = _took(stand, f"{name}, {counted(workers, 'worker')}", one, folder / str(workers))
     return Knee(
+        hosts=hosts,
         exchange=exchange,
         forecast=expected,
         measured=measured,
@@ -119,7 +124,7 @@ def _knee(stand: Stand, exchange: str, epochs: int, folder: Path) -> Knee:
         measured_knee=knee_of(measured, WORTH_PERCENT / 100),
         deadline=deadline,
         chosen=chosen.spec.workers.maximum,
-        took=_took(stand, f"{exchange}, with a deadline of {deadline:.1f} s", chosen, folder / "deadline"),
+        took=_took(stand, f"{name}, with a deadline of {deadline:.1f} s", chosen, folder / "deadline"),
     )
 
 
@@ -145,7 +150,9 @@ def forecast(one: BatchGrowthJob, run: Path, *options: str) -> Any:
 
 
 def main(
-    quick: Annotated[bool, typer.Option("--quick", help="One short exchange, to see that everything runs.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One exchange in short runs, to see that everything runs.")
+    ] = False,
     output: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write the results here, too.")] = None,
 ) -> None:
     """Compare the knee that the forecast finds, and a deadline that it keeps, with runs on one to four hosts."""
@@ -161,14 +168,17 @@ def main(
 def show_knees(found: Knees) -> None:
     """Print the tables, the targets last."""
     print(about(quick=found.quick))
-    columns = ["exchange", *(f"{workers} workers: forecast, measured" for workers in range(1, WORKERS + 1)), "knees"]
+    numbers = [f"{workers} workers: forecast, measured" for workers in range(1, WORKERS + 1)]
+    columns = ["hosts", "exchange", *numbers, "knees"]
     rows = []
     for one in found.knees:
         pairs = [f"{one.forecast[w]:.1f} s, {one.measured[w]:.1f} s" for w in range(1, WORKERS + 1)]
-        rows.append([one.exchange, *pairs, f"{one.forecast_knee}, {one.measured_knee}"])
+        rows.append([one.hosts, one.exchange, *pairs, f"{one.forecast_knee}, {one.measured_knee}"])
     show("The time by the number of workers", columns, rows)
-    columns = ["exchange", "deadline", "workers that the forecast chose", "the run took"]
-    rows = [[one.exchange, f"{one.deadline:.1f} s", str(one.chosen), f"{one.took:.1f} s"] for one in found.knees]
+    columns = ["hosts", "exchange", "deadline", "workers that the forecast chose", "the run took"]
+    rows = []
+    for one in found.knees:
+        rows.append([one.hosts, one.exchange, f"{one.deadline:.1f} s", str(one.chosen), f"{one.took:.1f} s"])
     show("A deadline", columns, rows)
     words = {True: "met", False: "missed"}
     same = sum(one.forecast_knee == one.measured_knee for one in found.knees)

@@ -3,12 +3,12 @@
 from batchgrowth.plan import make_plan
 from batchgrowth.shards import shard_count
 
-from bench.knee import BATCH, EXCHANGES, WORKERS, job
+from bench.knee import BATCH, EXCHANGES, HOSTS, WORKERS, job
 
 
-def test_the_short_run_has_one_two_and_four_workers() -> None:
+def test_the_run_that_gives_the_constants_has_one_two_and_four_workers() -> None:
     for exchange in EXCHANGES:
-        plan = make_plan(job(exchange, 6, grows=True).spec)
+        plan = make_plan(job(exchange, "slow hosts", 6, grows=True).spec)
         assert [(stage.batch_size, stage.workers) for stage in plan.stages] == [
             (BATCH // 4, 1),
             (BATCH // 2, 2),
@@ -16,9 +16,13 @@ def test_the_short_run_has_one_two_and_four_workers() -> None:
         ]
 
 
-def test_each_number_of_workers_has_as_many_shards() -> None:
-    for maximum in range(1, WORKERS + 1):
-        plan = make_plan(job("AllReduce", 3, grows=False, maximum=maximum).spec)
-        (stage,) = plan.stages
-        assert stage.workers == maximum
-        assert shard_count(BATCH, plan.shard, plan.replicas) % maximum == 0
+def test_a_fourth_worker_brings_nothing() -> None:
+    """The busiest worker has 6, 3, 2 and 2 shards."""
+    for hosts in HOSTS:
+        busiest = []
+        for maximum in range(1, WORKERS + 1):
+            plan = make_plan(job("AllReduce", hosts, 3, grows=False, maximum=maximum).spec)
+            (stage,) = plan.stages
+            assert stage.workers == maximum
+            busiest.append(-(-shard_count(BATCH, plan.shard, plan.replicas) // maximum))
+        assert busiest == [6, 3, 2, 2]
