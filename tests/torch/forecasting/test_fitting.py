@@ -11,7 +11,7 @@ from batchgrowth.forecast.course_time import plan_seconds, remaining_plan, run_t
 from batchgrowth.forecast.step_time import StepTime
 from batchgrowth.manifest.reading import load_manifest
 from batchgrowth.plan import Plan, make_plan
-from batchgrowth.shards import shard_count
+from batchgrowth.shards import shard_count, shard_runs
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.forecasting.fitting import Cell, between_updates, cells_of, constants_of, examples_of, fitted
 from batchgrowth_trainer.record.history import HISTORY_HEADER, HistoryRow
@@ -49,13 +49,18 @@ def history(plan: Plan, step: StepTime, share: float, seed: int) -> list[History
         noise = np.exp(drift + 0.08 * random.standard_normal()) * (1 + 2 * (random.uniform() < 0.01))
         seconds = step.seconds(update.examples, update.shards, workers) * noise
         exchange = step.exchange(workers) * noise
+        runs = [hi - lo for lo, hi in shard_runs(update.shards, workers)]
+        own = min(runs) if step.lone_exchange else runs[0]  # as the drivers take the time for computing
+        each = step.per_shard + step.per_example * update.examples / update.shards
+        compute = (step.per_update + own * each) * noise
         passed += seconds
         position = update.after
         rows.append(
             HistoryRow(
                 update=position.update, epoch=position.epoch + position.offset / plan.examples_per_epoch,
                 stage=update.stage, batch_size=update.batch_size, learning_rate=0.1, loss=1.0, workers=workers,
-                compute_seconds=seconds - exchange, exchange_seconds=exchange, wait_seconds=0.0, seconds=passed,
+                compute_seconds=compute, exchange_seconds=exchange, wait_seconds=seconds - exchange - compute,
+                seconds=passed,
                 examples=update.examples, shards=update.shards,
             )
         )  # fmt: skip
@@ -165,6 +170,27 @@ def test_the_rest_of_a_run_that_shrinks(*, lone_exchange: bool) -> None:
         covered.append(made.low <= actual <= made.high)
 
     assert all(covered)
+
+
+@pytest.mark.parametrize("lone_exchange", [False, True])
+def test_one_worker_instead_of_several_that_had_unequal_runs(*, lone_exchange: bool) -> None:
+    """Three shards on two workers and six on four: the worker that ends first has one of them, the busiest two."""
+    growth = "growth: {type: Geometric, geometric: {factor: '2', everyEpochs: 4}}"
+    job = load_manifest(
+        EXAMPLES / "digits.yaml",
+        [
+            f"batch={{initial: 24, maximum: 96, shard: 16, {growth}}}",
+            "workers={minimum: 1, maximum: 4, examplesPerWorker: 24}",
+            "epochs=12",
+        ],
+    )
+    plan = make_plan(job.spec)
+    step = StepTime(per_example=0.0014, per_group=0.025, per_doubling=0.005, lone_exchange=lone_exchange)
+    cells = cells_of(history(plan, step, 1.0, seed=4), plan, lone_exchange=lone_exchange)
+    assert {(cell.shards, cell.workers) for cell in cells} >= {(2, 1), (3, 2), (6, 4)}
+
+    found = constants_of(cells, 0.0, "here", lone_exchange=lone_exchange).step
+    assert found.seconds(96, 6, 1) == pytest.approx(step.seconds(96, 6, 1), rel=0.15)
 
 
 def test_what_was_not_observed_is_said_and_widens_the_interval() -> None:

@@ -13,14 +13,14 @@ prior, and the interval says how little is known.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from batchgrowth.errors import DataError, Fault, SpecError
 from batchgrowth.forecast.step_time import Constants, StepTime
 from batchgrowth.plan import Plan
-from batchgrowth.shards import busiest, shard_count
+from batchgrowth.shards import busiest, shard_count, shard_runs
 from batchgrowth.spec import BatchGrowthJob, JobSpec
 
 from batchgrowth_trainer.forecasting.least_squares import Numbers, nonnegative
@@ -50,7 +50,8 @@ SMALLEST_ERROR = 0.04
 class Cell:
     """The mean seconds of like updates within a part of a run, and the part of them that was computing, if known.
 
-    With a `lone_exchange`, the time of one worker has an exchange in it, too.
+    The time for computing is the first worker's, whose process makes the rows; with a `lone_exchange`, the driver
+    makes them, and takes that of the worker that ended first. Then the time of one worker has an exchange in it, too.
     """
 
     examples: int
@@ -77,11 +78,16 @@ class Cell:
             self.workers - 1.0,
         ]
 
-    def without_exchange(self) -> "Cell | None":
-        """Return a cell of the computing alone; None without an exchange, because the whole update is fitted then."""
+    @property
+    def computing_columns(self) -> list[float] | None:
+        """Return what each constant is multiplied by in the time for computing; None without an exchange, because the
+        whole update is fitted then.
+        """
         if not self.exchanges or not self.compute_seconds:
             return None
-        return replace(self, seconds=self.compute_seconds)
+        runs = [hi - lo for lo, hi in shard_runs(self.shards, self.workers)]
+        computed = min(runs) if self.lone_exchange else runs[0]
+        return [1.0, float(computed), self.examples * computed / self.shards, 0.0, 0.0, 0.0]
 
 
 def fitted(folders: Sequence[Path], job: BatchGrowthJob) -> Constants:
@@ -165,13 +171,11 @@ def constants_of(
     usual = np.median(seconds)
     scale = scales(cells)
     reference = np.append(np.mean(matrix[:, :FIRST_OF_EXCHANGE], axis=0), np.ones(len(COLUMNS) - FIRST_OF_EXCHANGE))
-    computing = [(cell, size) for whole, size in zip(cells, scale, strict=True) if (cell := whole.without_exchange())]
+    computing = [place for place, cell in enumerate(cells) if cell.computing_columns is not None]
     if computing:
-        parts = np.array([cell.columns for cell, _ in computing])
-        parts[:, FIRST_OF_EXCHANGE:] = 0
-        matrix = np.vstack((matrix, parts))
-        seconds = np.append(seconds, [cell.seconds for cell, _ in computing])
-        scale = np.append(scale, [size for _, size in computing])
+        matrix = np.vstack((matrix, [cells[place].computing_columns for place in computing]))
+        seconds = np.append(seconds, [cells[place].compute_seconds for place in computing])
+        scale = np.append(scale, scale[computing])
     weights = (reference / usual / PRIOR_DEVIATION) ** 2  # of the prior, whose expectation has this share of an update
     shares = np.array(PRIOR_SHARES) * usual / reference
 
