@@ -1,8 +1,8 @@
 """`python -m bench.knee`: the number of workers that `batchgrowth forecast` finds worth it, and where running shows it.
 
-A run with a batch that grows, on one, two and four of the hosts of `bench.networks` and a slow network, gives the
-constants. With them, the forecast finds the knee of a job with the largest batch alone, and a number of workers that
-keeps a deadline. Then the job runs with each number of workers, and as the manifest for the deadline says.
+A run with a batch that grows, on one, two and four of the hosts of `bench.networks`, gives the constants. With them,
+the forecast finds the knee of a job with the largest batch alone, and a number of workers that keeps a deadline. Then
+the job runs with each number of workers, and as the manifest for the deadline says.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ from bench.networks import EXAMPLE, WORKERS, Stand
 from bench.paced_workload import __name__ as WORKLOAD
 from bench.tables import about, show, write
 
-LINK = Link(delay_seconds=0.01)
 EXCHANGES = ("AllReduce", "GatherScatter", "ParameterServer")
 SHARD = 16
 BATCH = 6 * SHARD
 """Of six shards, the busiest of four workers has two, as of three: the fourth worker brings nothing."""
-HOSTS = {"slow hosts": "0.0014", "fast hosts": "0.00005"}
-"""Name -> the seconds that an example takes: on slow ones three workers pay, on fast ones the exchange takes longer."""
+CASES = {"slow hosts": ("0.0014", Link(delay_seconds=0.01)), "slow network": ("0.0001", Link(delay_seconds=0.02))}
+"""Name -> the seconds that an example takes, and the links: on slow hosts three workers pay, on a slow network one."""
 WORTH_PERCENT = 10.0
 """By how much a further worker must shorten the run."""
 DEADLINE_SHARE = 1.3
@@ -43,12 +42,12 @@ DEADLINE_SHARE = 1.3
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """One exchange on hosts of one speed: the seconds by number of workers, forecast and measured, and what each says.
+    """One exchange in one of the cases: the seconds by number of workers, forecast and measured, and what each says.
 
     `deadline` is in seconds, `chosen` the workers that the forecast chose for it, and `took` what that run took.
     """
 
-    hosts: str
+    case: str
     exchange: str
     forecast: dict[int, float]
     measured: dict[int, float]
@@ -67,7 +66,7 @@ class Knees:
     knees: list[Knee] = field(default_factory=list)
 
 
-def job(exchange: str, hosts: str, epochs: int, *, grows: bool, maximum: int = WORKERS) -> BatchGrowthJob:
+def job(exchange: str, case: str, epochs: int, *, grows: bool, maximum: int = WORKERS) -> BatchGrowthJob:
     """Return a job with one batch, or one that `grows` to it from a quarter and a half, and whose workers grow too."""
     growth: dict[str, Any] = {"type": "Constant"}
     initial = BATCH
@@ -78,7 +77,7 @@ def job(exchange: str, hosts: str, epochs: int, *, grows: bool, maximum: int = W
         "epochs": epochs,
         "workload.device": "CPU",
         "workload.entrypoint": f"{WORKLOAD}:mlp",
-        "workload.arguments": {"hidden": "512", "seconds": HOSTS[hosts]},
+        "workload.arguments": {"hidden": "512", "seconds": CASES[case][0]},
         "batch": {"initial": initial, "maximum": BATCH, "shard": SHARD, "growth": growth},
         "exchange": {"type": exchange},
         "workers": {"examplesPerWorker": BATCH // 4, "minimum": 1, "maximum": maximum, "waitSeconds": 60},
@@ -95,17 +94,16 @@ def measure(*, quick: bool) -> Knees:
     found = Knees(quick)
     with tempfile.TemporaryDirectory(prefix="batchgrowth-bench-") as folder, Hosts(WORKERS + 1) as machines:
         stand = Stand(machines, Path(folder))
-        for hosts in HOSTS:
-            stand.train("warm-up", job(EXCHANGES[0], hosts, 3, grows=False), LINK)
+        for case, (_, link) in CASES.items():
+            stand.train("warm-up", job(EXCHANGES[0], case, 3, grows=False), link)
             for exchange in EXCHANGES[:1] if quick else EXCHANGES:
-                found.knees.append(_knee(stand, exchange, hosts, epochs, Path(folder) / hosts / exchange))
+                found.knees.append(_knee(stand, exchange, case, epochs, Path(folder) / case / exchange))
     return found
 
 
-def _knee(stand: Stand, exchange: str, hosts: str, epochs: int, folder: Path) -> Knee:
-    name = f"{hosts}, {exchange}"
-    _took(stand, f"{name}, growing", job(exchange, hosts, epochs, grows=True), folder / "growing")
-    long = job(exchange, hosts, epochs, grows=False)
+def _knee(stand: Stand, exchange: str, case: str, epochs: int, folder: Path) -> Knee:
+    _took(stand, case, f"{exchange}, growing", job(exchange, case, epochs, grows=True), folder / "growing")
+    long = job(exchange, case, epochs, grows=False)
     said = forecast(long, folder / "growing" / "run")
     expected = {point["workers"]: point["seconds"] for point in said["forecasts"][0]["curve"]}
     deadline = DEADLINE_SHARE * expected[2]
@@ -113,10 +111,10 @@ def _knee(stand: Stand, exchange: str, hosts: str, epochs: int, folder: Path) ->
     chosen = BatchGrowthJob.model_validate(answer["choice"]["manifest"])
     measured = {}
     for workers in range(1, WORKERS + 1):
-        one = job(exchange, hosts, epochs, grows=False, maximum=workers)
-        measured[workers] = _took(stand, f"{name}, {counted(workers, 'worker')}", one, folder / str(workers))
+        one = job(exchange, case, epochs, grows=False, maximum=workers)
+        measured[workers] = _took(stand, case, f"{exchange}, {counted(workers, 'worker')}", one, folder / str(workers))
     return Knee(
-        hosts=hosts,
+        case=case,
         exchange=exchange,
         forecast=expected,
         measured=measured,
@@ -124,16 +122,16 @@ def _knee(stand: Stand, exchange: str, hosts: str, epochs: int, folder: Path) ->
         measured_knee=knee_of(measured, WORTH_PERCENT / 100),
         deadline=deadline,
         chosen=chosen.spec.workers.maximum,
-        took=_took(stand, f"{name}, with a deadline of {deadline:.1f} s", chosen, folder / "deadline"),
+        took=_took(stand, case, f"{exchange}, with a deadline of {deadline:.1f} s", chosen, folder / "deadline"),
     )
 
 
-def _took(stand: Stand, name: str, one: BatchGrowthJob, kept: Path) -> float:
+def _took(stand: Stand, case: str, name: str, one: BatchGrowthJob, kept: Path) -> float:
     """Return the seconds of a run's training, without its start and end. Raises BatchGrowthError if it failed."""
     kept.mkdir(parents=True)
-    trained = stand.train(name, one, LINK, kept=kept)
+    trained = stand.train(f"{case}, {name}", one, CASES[case][1], kept=kept)
     if trained.error:
-        raise BatchGrowthError(f"{name}: {trained.error}")
+        raise BatchGrowthError(f"{case}, {name}: {trained.error}")
     return read_run(kept / "run").history[-1].seconds
 
 
@@ -169,16 +167,16 @@ def show_knees(found: Knees) -> None:
     """Print the tables, the targets last."""
     print(about(quick=found.quick))
     numbers = [f"{workers} workers: forecast, measured" for workers in range(1, WORKERS + 1)]
-    columns = ["hosts", "exchange", *numbers, "knees"]
+    columns = ["case", "exchange", *numbers, "knees"]
     rows = []
     for one in found.knees:
         pairs = [f"{one.forecast[w]:.1f} s, {one.measured[w]:.1f} s" for w in range(1, WORKERS + 1)]
-        rows.append([one.hosts, one.exchange, *pairs, f"{one.forecast_knee}, {one.measured_knee}"])
+        rows.append([one.case, one.exchange, *pairs, f"{one.forecast_knee}, {one.measured_knee}"])
     show("The time by the number of workers", columns, rows)
-    columns = ["hosts", "exchange", "deadline", "workers that the forecast chose", "the run took"]
+    columns = ["case", "exchange", "deadline", "workers that the forecast chose", "the run took"]
     rows = []
     for one in found.knees:
-        rows.append([one.hosts, one.exchange, f"{one.deadline:.1f} s", str(one.chosen), f"{one.took:.1f} s"])
+        rows.append([one.case, one.exchange, f"{one.deadline:.1f} s", str(one.chosen), f"{one.took:.1f} s"])
     show("A deadline", columns, rows)
     words = {True: "met", False: "missed"}
     same = sum(one.forecast_knee == one.measured_knee for one in found.knees)

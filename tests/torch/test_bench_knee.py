@@ -3,7 +3,7 @@
 from batchgrowth.plan import make_plan
 from batchgrowth.shards import shard_count
 
-from bench.knee import BATCH, EXCHANGES, HOSTS, WORKERS, job
+from bench.knee import BATCH, CASES, EXCHANGES, WORKERS, job
 
 
 def test_the_run_that_gives_the_constants_has_one_two_and_four_workers() -> None:
@@ -18,10 +18,10 @@ def test_the_run_that_gives_the_constants_has_one_two_and_four_workers() -> None
 
 def test_a_fourth_worker_brings_nothing() -> None:
     """The busiest worker has 6, 3, 2 and 2 shards."""
-    for hosts in HOSTS:
+    for case in CASES:
         busiest = []
         for maximum in range(1, WORKERS + 1):
-            plan = make_plan(job("AllReduce", hosts, 3, grows=False, maximum=maximum).spec)
+            plan = make_plan(job("AllReduce", case, 3, grows=False, maximum=maximum).spec)
             (stage,) = plan.stages
             assert stage.workers == maximum
             busiest.append(-(-shard_count(BATCH, plan.shard, plan.replicas) // maximum))
