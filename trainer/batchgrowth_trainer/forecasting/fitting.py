@@ -169,13 +169,15 @@ def constants_of(
     matrix = np.array([cell.columns for cell in cells])
     seconds = np.array([cell.seconds for cell in cells])
     usual = np.median(seconds)
-    scale = scales(cells)
+    scale = scales(cells, seconds)
     reference = np.append(np.mean(matrix[:, :FIRST_OF_EXCHANGE], axis=0), np.ones(len(COLUMNS) - FIRST_OF_EXCHANGE))
     computing = [place for place, cell in enumerate(cells) if cell.computing_columns is not None]
     if computing:
+        parts = np.array([cells[place].compute_seconds for place in computing])
         matrix = np.vstack((matrix, [cells[place].computing_columns for place in computing]))
-        seconds = np.append(seconds, [cells[place].compute_seconds for place in computing])
-        scale = np.append(scale, scale[computing])
+        seconds = np.append(seconds, parts)
+        # As a part of a sum of independent times: its deviation falls with the square root of its share.
+        scale = np.append(scale, np.sqrt(scale[computing] * scales([cells[place] for place in computing], parts)))
     weights = (reference / usual / PRIOR_DEVIATION) ** 2  # of the prior, whose expectation has this share of an update
     shares = np.array(PRIOR_SHARES) * usual / reference
 
@@ -203,14 +205,14 @@ def constants_of(
     )
 
 
-def scales(cells: Sequence[Cell]) -> Numbers:
-    """Return the mean seconds of all updates like each cell's: errors relative to a single cell would favour short
-    times.
+def scales(cells: Sequence[Cell], seconds: Numbers) -> Numbers:
+    """Return the mean of these seconds over all cells like each one: errors relative to a single cell would favour
+    short times.
     """
     alike: dict[tuple[int, int, int], list[float]] = {}
     keys = [(cell.examples, cell.shards, cell.workers) for cell in cells]
-    for key, cell in zip(keys, cells, strict=True):
-        alike.setdefault(key, []).append(cell.seconds)
+    for key, one in zip(keys, seconds, strict=True):
+        alike.setdefault(key, []).append(float(one))
     return np.array([np.mean(alike[key]) for key in keys])
 
 
