@@ -123,7 +123,12 @@ def summary_of(broken: list[tuple[str, Any, str]]) -> str:
     return "; ".join(f"{field}: {remedy}" for field, _, remedy in broken)
 
 
-DECIMAL = r"^(0|[1-9][0-9]{0,8})(\.[0-9]{1,20})?([eE][-+]?[0-9]{1,2})?$"
+MOST_BEFORE_THE_POINT = 9
+MOST_AFTER_THE_POINT = 20
+"""The most digits of a decimal of the manifest; one with more needs an exponent."""
+DECIMAL = (
+    rf"^(0|[1-9][0-9]{{0,{MOST_BEFORE_THE_POINT - 1}}})(\.[0-9]{{1,{MOST_AFTER_THE_POINT}}})?([eE][-+]?[0-9]{{1,2}})?$"
+)
 ENTRYPOINT = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
 JOB_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 JOB_NAME_START = r"^[a-z][-a-z0-9]*$"

@@ -7,7 +7,7 @@ import logging
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from inspect import unwrap
@@ -184,14 +184,17 @@ def reported_as_workload_error(what: str, remedy: str | None = None) -> Iterator
 
 
 @contextmanager
-def reported_as_device_fault(what: str) -> Iterator[None]:
-    """Turn device errors that the block raises into a DeviceFault or a WorkloadError; other errors pass."""
+def reported_as_device_fault(what: str | Callable[[], str]) -> Iterator[None]:
+    """Turn device errors that the block raises into a DeviceFault or a WorkloadError; other errors pass.
+
+    `what` names what raised them, or returns its name at that time.
+    """
     try:
         yield
     except Exception as error:
         if not is_of_the_device(error):
             raise
-        raise workload_error(what, error) from error
+        raise workload_error(what if isinstance(what, str) else what(), error) from error
 
 
 def not_finite(step: Step, learning_rate: float, loss: float, norm: float) -> WorkloadError:

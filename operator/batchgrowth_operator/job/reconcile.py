@@ -1,4 +1,5 @@
-"""Decides from the observed state what one pass writes. Pure and idempotent; loop/one_pass.py reads and writes.
+"""Decides from the observed state what one pass writes. Pure and idempotent: loop/one_pass.py makes the pass, and
+`Writer.carry_out` in api/apply.py writes.
 
 Level-triggered: nothing here asks what changed. After a pass has carried out its writes, the next pass has none.
 """

@@ -1,8 +1,9 @@
 """How a job ended: by its trainer's own end, or at one of the limits of its restarts, its retries and its time.
 
 A trainer that fails is restarted, and counts towards spec.restarts.limit; Kubernetes bounds that by the backoffLimit of
-its Job (children/trainer.py). One that ends with exit code 75, because its cluster failed it, is retried and does not
-count there; `job_outcome` bounds the retries that get no further.
+its Job, whose podFailurePolicy says which ends count (`trainer_job` in children/trainer.py). `restarts_of` reads the
+count, without pods that a node refused. One that ends with exit code 75, because its cluster failed it, is retried and
+does not count there; `job_outcome` bounds the retries that get no further.
 """
 
 import re

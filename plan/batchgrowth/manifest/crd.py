@@ -1,4 +1,8 @@
-"""The CustomResourceDefinition, generated from the models of spec and status."""
+"""The CustomResourceDefinition, generated from the models of spec and status.
+
+The CEL here compares a job with what it was; the other rules are the `rules` of the models in spec/, which
+`rules_in_schema` in schema.py adds.
+"""
 
 import json
 from typing import Any

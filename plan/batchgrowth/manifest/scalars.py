@@ -2,6 +2,8 @@
 
 Kubernetes reads YAML with a library of Go, which differs from PyYAML: `y` is true, `089` is 89, `0o17` is 15, `1e3` is
 1000, and a date is text. It then writes JSON, in which 32.0 is 32.
+
+A decimal of the manifest is a text: `DECIMAL` in batchgrowth/schema.py says what it may look like.
 """
 
 import math
@@ -12,6 +14,8 @@ from numbers import Integral, Real
 from typing import Any
 
 import yaml
+
+from batchgrowth.schema import MOST_AFTER_THE_POINT, MOST_BEFORE_THE_POINT
 
 LEAST_WHOLE = -(2**63)
 LARGEST_WHOLE = 2**63 - 1
@@ -28,10 +32,6 @@ SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 WHOLE = re.compile(r"[-+]?(0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO]?[0-7]+|[1-9][0-9]*|0)")
 OLD_OCTAL = re.compile(r"0[0-7]+")
 FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-
-MOST_BEFORE_THE_POINT = 9
-MOST_AFTER_THE_POINT = 20
-"""The most digits of a decimal of the manifest; one with more needs an exponent."""
 
 
 class ScalarTag(StrEnum):

@@ -46,19 +46,20 @@ def train_here(run: RunState, advancing: Callable[[Replica], AbstractContextMana
         saved = run.checkpoint_after(0)
         if saved is not None:
             replica.restore(saved.snapshot)
-        with run.saved_before_errors(lambda: run.save_if_newer(replica.position.update, replica.snapshot)):
+        with (
+            run.saved_before_errors(lambda: run.save_if_newer(replica.position.update, replica.snapshot)),
+            reported_as_device_fault(lambda: f"training at update {replica.position.update}"),
+        ):
             while True:
-                with reported_as_device_fault(f"training at update {replica.position.update}"):
-                    evaluate_if_due(run, replica)  # first: a checkpoint may be from before the evaluation that is due
-                    if run.stop_requested() or replica.plan.is_done(replica.position):
-                        break
-                    if run.checkpoint_due():
-                        run.save(replica.snapshot())
-                    try:
-                        advance(run, replica)
-                    except Found as found:
-                        raise Undo(_cause(found.finding), found.finding.update, workers=[TRAINER]) from found
-            return trained_of(replica)
+                evaluate_if_due(run, replica)  # first: a checkpoint may be from before the evaluation that is due
+                if run.stop_requested() or replica.plan.is_done(replica.position):
+                    return trained_of(replica)
+                if run.checkpoint_due():
+                    run.save(replica.snapshot())
+                try:
+                    advance(run, replica)
+                except Found as found:
+                    raise Undo(_cause(found.finding), found.finding.update, workers=[TRAINER]) from found
 
 
 def _cause(finding: Finding) -> str:

@@ -1,6 +1,7 @@
 """Gossip: each logical replica averages its weights with the weights of its neighbours in a graph.
 
-logical_replicas.py has the state of each replica, and their rounds; `Gossip.mix` is what neighbours do.
+logical_replicas.py has the state of each replica, and their rounds; `Gossip.mix` is what neighbours do. Who the
+neighbours are is said by `circles` in batchgrowth/choices/exchanges.py.
 """
 
 from collections.abc import Mapping, Sequence

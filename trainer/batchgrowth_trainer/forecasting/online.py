@@ -163,7 +163,7 @@ class OnlineForecast:
         took = row.update_seconds
         self._parts.add((row.examples, row.shards, row.workers), took, row.compute_seconds)
         self._between.add(row, took)
-        if row.update >= plan.updates:
+        if row.epoch >= plan.epochs:
             return Outlook(remaining=NOTHING_LEFT, update_seconds=took)
         now = self._clock()
         has_changed = plan is not self._plan or (row.stage, row.workers) != self._kind

@@ -1,7 +1,8 @@
 """Which workers have joined and which are lost: the scheduler's own list, polled, and its events, which come sooner.
 
 `WorkerPool.follow` takes these events, and so does the driver: `GenerationsDriver._handle` then forms another
-generation, and `GatherScatterDriver._handle` makes the update again without that worker.
+generation; `Gathering.follow` in drivers/stragglers.py notes a lost part, and `GatherScatterDriver._update` makes the
+update again without that worker.
 """
 
 import time

@@ -4,6 +4,8 @@ A run that resumes begins in training.py (`train` asks `resume` here), and its d
 (`RunState.checkpoint_after`). `foreign_refused` says whether one that is found belongs to this job, by same_job.py,
 which asks batchgrowth/same_updates.py.
 
+`_drop_old` deletes the checkpoints that are too many, here in a folder and in remote.py in an object store.
+
 A checkpoint has two parts, wherever it is stored: the state as flat tensors without a pickle, and a manifest with the
 state's digest, the fields of the spec that determine the weights, and its own digest.
 """

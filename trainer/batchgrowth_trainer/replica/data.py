@@ -1,4 +1,4 @@
-"""Which examples a shard has, and how they are read."""
+"""The order of the examples of an epoch, which of them a shard has, and how they are read."""
 
 import logging
 import time

@@ -364,7 +364,7 @@ class Replica:
         """
         gradient, rest = self.split(total)
         # A growth rule of the user's own is asked after the step, and may raise an error.
-        with self._undone_by_errors_of_users(self.growth.asks_user(step)):
+        with self._undone_by_errors_of_users(self.growth.measures and self.growth.asks_user(step)):
             return self.advance(step, self.take_step(step, gradient, rest, step.examples))
 
     def split(self, total: Tensor) -> tuple[Tensor, Tensor]:
@@ -380,7 +380,9 @@ class Replica:
         its parameters. The position stays: `advance` follows, or `moved_to` after several steps.
         Raises WorkloadError if the loss or the gradient is not finite; the state is then unchanged.
         """
-        learning_rate = self.growth.learning_rate(step)
+        learning_rate = step.learning_rate
+        if self.growth.measures:
+            learning_rate = self.growth.learning_rate(step)
         # In place: the total is a row of this process, and `Rows.blank` zeroes a row before its next use.
         gradient.div_(examples)
         norms = None
@@ -431,7 +433,9 @@ class Replica:
 
     def advance(self, step: Step, taken: Taken) -> Committed:
         """Advance the position past an update whose step is taken, and let the growth take that update into account."""
-        decision = self.growth.after(step, taken.sums, taken.norm)
+        decision = None
+        if self.growth.measures:
+            decision = self.growth.after(step, taken.sums, taken.norm)
         if decision is not None:
             self.adopt_decisions()  # before the position moves on: the next update may be larger
         self.position = step.after

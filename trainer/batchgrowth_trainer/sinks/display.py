@@ -130,6 +130,7 @@ class Live:
         return bar if self._row is None else Group(bar, *self._numbers(self._plan, self._row))
 
     def _left(self, done: int) -> str:
+        """Return the time left, which comes with the row (forecasting/online.py); at the end, the time passed."""
         assert self._plan is not None
         if self._row is None:
             return ""

@@ -204,7 +204,7 @@ class Member:
         self.control.training(True)
         group: Group | None = None
         try:
-            with reported_as_device_fault(f"a worker at update {self.replica.position.update}"):
+            with reported_as_device_fault(lambda: f"a worker at update {self.replica.position.update}"):
                 group = form_group(
                     order.assignment, self.listener, encryption, lambda: self.control.is_over(order.generation)
                 )
