@@ -37,7 +37,8 @@ CASES = {"slow hosts": ("0.0014", Link(delay_seconds=0.01)), "slow network": ("0
 WORTH_PERCENT = 10.0
 """By how much a further worker must shorten the run."""
 DEADLINE_SHARE = 1.3
-"""The deadline, as a multiple of the time that the forecast has for two workers."""
+QUICK_DEADLINE_SHARE = 4.0
+"""The deadline, as a multiple of the time that the forecast has for two workers; a quick run has a wide interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +92,23 @@ def job(exchange: str, case: str, epochs: int, *, grows: bool, maximum: int = WO
 def measure(*, quick: bool) -> Knees:
     """Return the knees of all exchanges; with `quick`, of one."""
     epochs = 3 if quick else 9
+    share = QUICK_DEADLINE_SHARE if quick else DEADLINE_SHARE
     found = Knees(quick)
     with tempfile.TemporaryDirectory(prefix="batchgrowth-bench-") as folder, Hosts(WORKERS + 1) as machines:
         stand = Stand(machines, Path(folder))
         for case, (_, link) in CASES.items():
             stand.train("warm-up", job(EXCHANGES[0], case, 3, grows=False), link)
             for exchange in EXCHANGES[:1] if quick else EXCHANGES:
-                found.knees.append(_knee(stand, exchange, case, epochs, Path(folder) / case / exchange))
+                found.knees.append(_knee(stand, exchange, case, epochs, share, Path(folder) / case / exchange))
     return found
 
 
-def _knee(stand: Stand, exchange: str, case: str, epochs: int, folder: Path) -> Knee:
+def _knee(stand: Stand, exchange: str, case: str, epochs: int, share: float, folder: Path) -> Knee:
     _took(stand, case, f"{exchange}, growing", job(exchange, case, epochs, grows=True), folder / "growing")
     long = job(exchange, case, epochs, grows=False)
     said = forecast(long, folder / "growing" / "run")
     expected = {point["workers"]: point["seconds"] for point in said["forecasts"][0]["curve"]}
-    deadline = DEADLINE_SHARE * expected[2]
+    deadline = share * expected[2]
     answer = forecast(long, folder / "growing" / "run", "--deadline", f"{deadline:.3f}s")
     chosen = BatchGrowthJob.model_validate(answer["choice"]["manifest"])
     measured = {}
