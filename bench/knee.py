@@ -94,8 +94,8 @@ def measure(*, quick: bool) -> Knees:
     epochs = 3 if quick else 9
     share = QUICK_DEADLINE_SHARE if quick else DEADLINE_SHARE
     found = Knees(quick)
-    with tempfile.TemporaryDirectory(prefix="batchgrowth-bench-") as folder, Hosts(WORKERS + 1) as machines:
-        stand = Stand(machines, Path(folder))
+    with tempfile.TemporaryDirectory(prefix="batchgrowth-bench-") as folder, Hosts(WORKERS + 1) as hosts:
+        stand = Stand(hosts, Path(folder))
         for case, (_, link) in CASES.items():
             stand.train("warm-up", job(EXCHANGES[0], case, 3, grows=False), link)
             for exchange in EXCHANGES[:1] if quick else EXCHANGES:

@@ -35,9 +35,9 @@ def schedule_of(rate: LearningRate, epochs: int) -> ScheduleRule:
     return schedule
 
 
-def warmed_up(warmup: Warmup, update: int, learning_rate: float) -> float:
+def warmed_up(warmup: Warmup | None, update: int, learning_rate: float) -> float:
     """Return the learning rate of update number `update`, counted from 0, during or after the warm-up."""
-    if update >= warmup.updates - 1:
+    if warmup is None or update >= warmup.updates - 1:
         return learning_rate
     start = float(warmup.initial)
     return start + (learning_rate - start) * ((update + 1) / warmup.updates)

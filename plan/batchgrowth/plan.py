@@ -165,8 +165,6 @@ class Plan:
             rate = float(stage.rate * self.schedule.factor(epoch))
             self._rates.clear()
             self._rates[stage.index, epoch] = rate
-        if self.warmup is None:
-            return rate
         return warmed_up(self.warmup, position.update, rate)
 
     def learning_rates(self, stage: Stage) -> tuple[float, float, float]:

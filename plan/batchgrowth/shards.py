@@ -1,7 +1,7 @@
 """The shards of a batch, and their assignment to workers.
 
-Their gradients are added along the tree of sum_tree.py. A shard's seed and its examples are the
-trainer's: replica/seeds.py, and `example_order` in replica/data.py.
+Their gradients are added along the tree of sum_tree.py. A shard's seed and its examples are the trainer's:
+replica/seeds.py, and `example_order` in replica/data.py.
 """
 
 from functools import lru_cache

@@ -166,7 +166,7 @@ def train(
             checkpoints=checkpoints,
             sinks=audience.put_first((telemetry, writers, LogLines())),
             desired_workers=options.desired_workers or planned,
-            stop_requested=stop_requested if fence is None else is_stopped,
+            stop_requested=is_stopped,
             saved=saved,
             check_held=folder.check_held,
             take_over=partial(_take_over, folder, job, origin, function, saved, finished, writers),

@@ -6,9 +6,8 @@ stages are only forecast, workers are kept for some start-up times after the las
 
 Here the number is computed, with the arithmetic of batchgrowth/contract/lead_time.py. children/workers.py puts it into
 the Deployment's manifest; job/reconcile.py compares that with the Deployment that is there, and api/apply.py
-(`Writer._apply`) patches it, also after others have changed it. A pod that
-finds no node does not lower the number: the job trains with the workers that have joined, and job/conditions.py reports
-the problem that seen/problems.py finds.
+(`Writer._apply`) patches it, also after others have changed it. A pod that finds no node does not lower the number: the
+job trains with the workers that have joined, and job/conditions.py reports the problem that seen/problems.py finds.
 """
 
 import math

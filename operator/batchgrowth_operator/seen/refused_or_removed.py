@@ -1,4 +1,4 @@
-"""Trainer pods that ended through no doing of the trainer: a node refused them, or a disruption removed them.
+"""Trainer pods that ended through no doing of the trainer: a node refused them, or Kubernetes removed them.
 
 A kubelet refuses a pod that was bound to its node but cannot run there: OutOfcpu, NodeAffinity,
 UnexpectedAdmissionError. The pod fails before any of its containers has run. Kubernetes removes a pod for a drain, a

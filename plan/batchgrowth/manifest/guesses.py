@@ -1,8 +1,7 @@
 """What a person may have meant by a key that is unknown, or by a value that its field refuses, by the field's schema.
 
 `learningRate.initial: 0,05` is "0.05", `entrypoint: my_model.py:workload` is my_model:workload, `optimizer: Adam` is
-{type: Adam}. These are guesses: faults.py tries each, and writes the sentence, "did you mean …?", with those that
-help.
+{type: Adam}. These are guesses: faults.py tries each, and writes "did you mean …?" with those that help.
 """
 
 import re

@@ -153,6 +153,7 @@ def test_an_irrational_learning_rate_is_precise_to_fifty_digits() -> None:
 def test_warmup() -> None:
     """The first update is one step above the start, and the last one of the ramp is the whole rate."""
     ramp = Warmup(updates=5)
+    assert warmed_up(None, 0, 0.3) == 0.3
     assert [warmed_up(ramp, update, 0.5) for update in range(4)] == pytest.approx([0.1, 0.2, 0.3, 0.4])
     assert [warmed_up(ramp, update, 0.5) for update in (4, 5, 100)] == [0.5, 0.5, 0.5]
 

@@ -37,7 +37,8 @@ def test_a_round_is_made_twice_and_leaves_no_trace(
     monkeypatch.setattr(all_reduce, "AllReduce", Relay)
     try_exchange(replica)
     monkeypatch.setattr(all_reduce, "AllReduce", Damped)
-    named = r"exchange AllReduce: \S*:Damped leaves other parameters .*Damped\.rounds changes.*in round"
+    damped = r"exchange AllReduce: \S*test_foreign_trial:Damped leaves other parameters "
+    named = damped + r".*Damped\.rounds changes.*in round"
     with pytest.raises(WorkloadError, match=named):
         try_exchange(replica)
     assert Damped.rounds == 0

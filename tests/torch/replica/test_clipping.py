@@ -38,8 +38,7 @@ def test_an_update_uses_the_clipped_gradient_and_growth_the_whole(small_job: Any
     """With SGD, the weights move by the learning rate times the bound."""
     moved, sizes = [], []
     for more in ((), ("optimizer.clipping={norm: '0.001'}",)):
-        measured = "batch.growth={type: GradientNorm}"
-        replica = make_replica(small_job(measured, "optimizer={type: SGD, sgd: {momentum: '0'}}", *more), plain())
+        replica = make_replica(small_job("optimizer={type: SGD, sgd: {momentum: '0'}}", *more), plain())
         after, before = replica.growth.after, replica.parameters.vector.detach().clone()
         replica.growth.after = lambda step, sums, norm, after=after: sizes.append(norm) or after(step, sums, norm)
         step = replica.plan.step_at(replica.position)

@@ -153,21 +153,21 @@ def in_a_closure() -> Callable[[Tensor, Tensor], Tensor]:
 @pytest.mark.parametrize(
     ("workload", "named"),
     [
-        (lambda: replace(plain(), model=Annealed()), r"model\.calls .*_trial\.py:\d+, in forward"),
-        (lambda: replace(plain(), model=CountingInAList()), r"model\.seen .*_trial\.py:\d+, in forward"),
+        (lambda: replace(plain(), model=Annealed()), r"model\.calls .*test_workload_trial\.py:\d+, in forward"),
+        (lambda: replace(plain(), model=CountingInAList()), r"model\.seen .*test_workload_trial\.py:\d+, in forward"),
         (lambda: replace(plain(), model=Nested()), r"model\.net\.1\.calls "),
-        (lambda: replace(plain(), model=OfTheClass()), r"OfTheClass\.calls .*_trial\.py:\d+, in forward"),
-        (lambda: replace(plain(), model=Averaged()), r"model\.mean .*_trial\.py:\d+, in forward"),
-        (lambda: replace(plain(), model=AveragedInPlace()), r"model\.mean .*_trial\.py:\d+, in forward"),
-        (lambda: replace(plain(), model=DecidedByTheFirst()), r"model\.mean .*_trial\.py:\d+, in forward"),
+        (lambda: replace(plain(), model=OfTheClass()), r"OfTheClass\.calls .*test_workload_trial\.py:\d+, in forward"),
+        (lambda: replace(plain(), model=Averaged()), r"model\.mean .*test_workload_trial\.py:\d+, in forward"),
+        (lambda: replace(plain(), model=AveragedInPlace()), r"model\.mean .*test_workload_trial\.py:\d+, in forward"),
+        (lambda: replace(plain(), model=DecidedByTheFirst()), r"model\.mean .*test_workload_trial\.py:\d+, in forward"),
         (lambda: replace(plain(), model=KeepingAGraph()), r"a second time.*nothing but what detach\(\) returns"),
-        (lambda: replace(plain(), loss=by_a_global), r"TIMES .*_trial\.py:\d+, in by_a_global"),
+        (lambda: replace(plain(), loss=by_a_global), r"TIMES .*test_workload_trial\.py:\d+, in by_a_global"),
         (
             lambda: replace(plain(), loss=by_an_iterator),
-            r"loss: update \d+, .*_trial\.py:\d+, in by_an_iterator",
+            r"loss: update \d+, .*test_workload_trial\.py:\d+, in by_an_iterator",
         ),
-        (lambda: replace(plain(), loss=counted), r"loss\.calls .*_trial\.py:\d+, in counted"),
-        (lambda: replace(plain(), loss=in_a_closure()), r"calls .*_trial\.py:\d+, in loss"),
+        (lambda: replace(plain(), loss=counted), r"loss\.calls .*test_workload_trial\.py:\d+, in counted"),
+        (lambda: replace(plain(), loss=in_a_closure()), r"calls .*test_workload_trial\.py:\d+, in loss"),
     ],
 )
 def test_what_depends_on_earlier_calls_is_refused(tried: Tried, workload: Callable[[], Workload], named: str) -> None:

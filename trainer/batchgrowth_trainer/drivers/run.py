@@ -220,7 +220,7 @@ class RunState:
 
     def record_rows(self, rows: Sequence[HistoryRow]) -> None:
         """Record committed updates, ignoring updates that the history has already. Raises CheckpointError."""
-        if rows and not self._has_begun:
+        if rows:
             self.begin()
         for sent in rows:
             # Only the run knows when it began, so it sets the seconds of a row that a member has sent.

@@ -128,8 +128,6 @@ class SpotCheck:
         spec = setting.replica.spec
         self._is_on = is_checked(spec)
         self._read_ahead = spec.workers.loaders * spec.workers.loaded_ahead
-        self._batch_size = 0
-        self._every = 0  # updates from one check to the next, with that batch size
         # Only members of the same arithmetic can be compared: an AVX2 adds in another order than an AVX512.
         self._arithmetic = int(setting.replica.arithmetic.digest[:15] or "0", 16)
 
@@ -141,11 +139,9 @@ class SpotCheck:
         if not self._is_on:
             return False
         last = steps[-1]
-        if last.batch_size != self._batch_size:
-            self._batch_size = last.batch_size
-            shards = self._replica.plan.parts(last.batch_size)
-            self._every = updates_between(shards, self._group.size, self._read_ahead)
-        if not is_last and not is_due(steps[0].position.update, last.after.update, self._every):
+        shards = self._replica.plan.parts(last.batch_size)
+        every = updates_between(shards, self._group.size, self._read_ahead)
+        if not is_last and not is_due(steps[0].position.update, last.after.update, every):
             return False
         self._check(last, checked_shard(self._replica.spec, last))
         return True

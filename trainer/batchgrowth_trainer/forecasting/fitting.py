@@ -79,12 +79,13 @@ class Cell:
         ]
 
     @property
-    def computing_columns(self) -> list[float] | None:
-        """Return what each constant is multiplied by in the time for computing; None without an exchange, because the
-        whole update is fitted then.
-        """
-        if not self.exchanges or not self.compute_seconds:
-            return None
+    def shows_computing(self) -> bool:
+        """Return whether the time for computing says more than the whole, which without an exchange is the same."""
+        return self.exchanges and bool(self.compute_seconds)
+
+    @property
+    def computing_columns(self) -> list[float]:
+        """Return what each constant is multiplied by in the time for computing."""
         runs = [hi - lo for lo, hi in shard_runs(self.shards, self.workers)]
         computed = min(runs) if self.lone_exchange else runs[0]
         return [1.0, float(computed), self.examples * computed / self.shards, 0.0, 0.0, 0.0]
@@ -171,13 +172,14 @@ def constants_of(
     usual = np.median(seconds)
     scale = scales(cells, seconds)
     reference = np.append(np.mean(matrix[:, :FIRST_OF_EXCHANGE], axis=0), np.ones(len(COLUMNS) - FIRST_OF_EXCHANGE))
-    computing = [place for place, cell in enumerate(cells) if cell.computing_columns is not None]
+    computing = [cell for cell in cells if cell.shows_computing]
     if computing:
-        parts = np.array([cells[place].compute_seconds for place in computing])
-        matrix = np.vstack((matrix, [cells[place].computing_columns for place in computing]))
+        parts = np.array([cell.compute_seconds for cell in computing])
+        matrix = np.vstack((matrix, [cell.computing_columns for cell in computing]))
         seconds = np.append(seconds, parts)
         # As a part of a sum of independent times: its deviation falls with the square root of its share.
-        scale = np.append(scale, np.sqrt(scale[computing] * scales([cells[place] for place in computing], parts)))
+        wholes = scale[[cell.shows_computing for cell in cells]]
+        scale = np.append(scale, np.sqrt(wholes * scales(computing, parts)))
     weights = (reference / usual / PRIOR_DEVIATION) ** 2  # of the prior, whose expectation has this share of an update
     shares = np.array(PRIOR_SHARES) * usual / reference
 

@@ -51,8 +51,7 @@ class GrowthState:
 
     def __init__(self, spec: JobSpec, device: torch.device) -> None:
         self.course = Course(spec)
-        self.measures = self.course.measures
-        """Whether it has to see each update: `learning_rate` and `after`; otherwise the plan alone says the rate."""
+        self._measures = self.course.measures
         length = COURSE_BEGINS + self.course.memory if self.course.measures else 0
         self._vector = torch.zeros(length, dtype=torch.float64, device=device)
         self._memory = [0.0] * self.course.memory
@@ -65,6 +64,8 @@ class GrowthState:
 
     def learning_rate(self, step: Step) -> float:
         """Return the learning rate of that update."""
+        if not self._measures:
+            return step.learning_rate
         return self.course.learning_rate(step, self._memory)
 
     def try_out(self) -> None:
@@ -101,6 +102,8 @@ class GrowthState:
 
         `norm` is the norm of the mean gradient.
         """
+        if not self._measures:
+            return None
         self._waiting.append((step, sums, norm))
         if self.course.is_due(step.after) or len(self._waiting) == _MOST_WAITING:
             return self._catch_up()

@@ -4,7 +4,8 @@ Every worker holds a replica, as does a run in one process. An exchange only ass
 they return. An update goes down this page: `partials` computes the rows of this member's shards and adds them along the
 tree; the exchange makes the total of all members' partials; `take_step` moves the weights by the total (by
 optimizers.py) and the buffers by their mean change (flat.py); and `advance` moves the position. `commit` does the last
-two. Legend: L = length of a row (see flat.py), N = examples of a shard.
+two.
+Legend: L = length of a row (see flat.py), N = examples of a shard.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -364,7 +365,7 @@ class Replica:
         """
         gradient, rest = self.split(total)
         # A growth rule of the user's own is asked after the step, and may raise an error.
-        with self._undone_by_errors_of_users(self.growth.measures and self.growth.asks_user(step)):
+        with self._undone_by_errors_of_users(self.growth.asks_user(step)):
             return self.advance(step, self.take_step(step, gradient, rest, step.examples))
 
     def split(self, total: Tensor) -> tuple[Tensor, Tensor]:
@@ -380,9 +381,7 @@ class Replica:
         its parameters. The position stays: `advance` follows, or `moved_to` after several steps.
         Raises WorkloadError if the loss or the gradient is not finite; the state is then unchanged.
         """
-        learning_rate = step.learning_rate
-        if self.growth.measures:
-            learning_rate = self.growth.learning_rate(step)
+        learning_rate = self.growth.learning_rate(step)
         # In place: the total is a row of this process, and `Rows.blank` zeroes a row before its next use.
         gradient.div_(examples)
         norms = None
@@ -433,9 +432,7 @@ class Replica:
 
     def advance(self, step: Step, taken: Taken) -> Committed:
         """Advance the position past an update whose step is taken, and let the growth take that update into account."""
-        decision = None
-        if self.growth.measures:
-            decision = self.growth.after(step, taken.sums, taken.norm)
+        decision = self.growth.after(step, taken.sums, taken.norm)
         if decision is not None:
             self.adopt_decisions()  # before the position moves on: the next update may be larger
         self.position = step.after

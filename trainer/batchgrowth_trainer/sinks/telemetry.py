@@ -32,7 +32,6 @@ class Telemetry:
         """Make the metrics; `epochs` were done before a resume, but counters begin at 0, as after any restart."""
         self.registry = registry or CollectorRegistry()
         self._plan = plan
-        self._updates = plan.updates
         self._metrics: dict[str, Any] = {
             metric.name: _collector(metric, None if metric.begins_later else self.registry) for metric in TRAINER
         }
@@ -55,8 +54,8 @@ class Telemetry:
                 self._set("batchgrowth_learning_rate", event.learning_rate)
                 self._set("batchgrowth_loss", event.loss)
                 metrics["batchgrowth_stage"].set(event.stage)
-                metrics["batchgrowth_progress_ratio"].set(event.update / self._updates)
-                metrics["batchgrowth_workers"].labels("wanted").set(plan.stages[event.stage].workers)
+                metrics["batchgrowth_progress_ratio"].set(event.update / plan.updates)
+                metrics["batchgrowth_workers"].labels("wanted").set(plan.stage_at(event.update - 1).workers)
                 metrics["batchgrowth_workers"].labels("training").set(event.workers)
                 metrics["batchgrowth_last_progress_timestamp_seconds"].set(time.time())
                 if event.outlook is not None:
@@ -79,11 +78,9 @@ class Telemetry:
                 metrics["batchgrowth_resize_duration_seconds"].labels(direction).observe(event.pause_seconds)
             case events.Looked(row, quantity, _, plan):
                 self._plan = plan
-                self._updates = plan.updates
                 metrics["batchgrowth_growth_quantity"].labels(quantity).set(row.value)
             case events.Undone(plan=plan):
                 self._plan = plan
-                self._updates = plan.updates
             case events.EndedEarly():
                 metrics["batchgrowth_progress_ratio"].set(1.0)
             case events.Recovered():
