@@ -148,7 +148,7 @@ class Plan:
             examples=examples,
             shards=shard_count(examples, self.shard, self.replicas),
             batch_size=stage.batch_size,
-            learning_rate=self.learning_rate_at(position),
+            learning_rate=self._learning_rate(stage, position),
             workers=stage.workers,
         )
 
@@ -158,7 +158,9 @@ class Plan:
 
     def learning_rate_at(self, position: Position) -> float:
         """Return the learning rate of the update at `position`; at the end of the plan, the last epoch's rate."""
-        stage = self.stage_at(position.update)
+        return self._learning_rate(self.stage_at(position.update), position)
+
+    def _learning_rate(self, stage: Stage, position: Position) -> float:
         epoch = min(position.epoch, self.epochs - 1)
         rate = self._rates.get((stage.index, epoch))
         if rate is None:

@@ -25,6 +25,7 @@ from batchgrowth_operator.seen.observed import (
 )
 from batchgrowth_operator.seen.refused_objects import (
     FOREIGN,
+    POD_NAME,
     Problem,
     left_over,
     less,
@@ -61,7 +62,6 @@ _EVENTS = {
 _MISSING = re.compile(r'\b(persistentvolumeclaim|secret|configmap|serviceaccount) "([^"]+)" not found', re.IGNORECASE)
 _UNBOUND = re.compile("unbound immediate PersistentVolumeClaims|available persistent volumes to bind")
 _PULL_SECRET = re.compile(r"image pull secrets \(([^)]+)\)")
-_POD_NAME = re.compile(r'pods? "([^"]+)-[a-z0-9]{0,5}"')
 _ERROR_CLASS = re.compile(r"^[\w.]+(?:Error|Exception): ")
 FORBIDDEN = 403
 """Status of a refused request."""
@@ -375,7 +375,7 @@ def _newest_warning(seen: Observed, name: str, reasons: Container[str], clock: C
 
 def _refused_pod(message: str, namespace: str) -> Problem:
     if _MISSING.search(message):
-        return _problem("PodsRefused", "", _POD_NAME.sub(r"pods \1-…", message))
+        return _problem("PodsRefused", "", POD_NAME.sub(r"pods \g<owner>-…", message))
     found = refused_pod(message, namespace)
     return found._replace(message=truncated(found.message))
 

@@ -171,7 +171,9 @@ POD_CAUSES = (
     ),
 )
 """The refusals of pods: those that no other kind meets, and those against which something else helps."""
-_POD = re.compile(r'^pods? "(?P<owner>[^"]+)-[a-z0-9]{0,5}" is forbidden: ')  # before 1.30, without the end of the name
+POD_NAME = re.compile(r'pods? "(?P<owner>[^"]+)-[a-z0-9]{0,5}"')  # before 1.30, without the end of the name
+"""How a refusal names a pod that a controller wanted to create: by its owner, and an end that every retry makes up."""
+_POD = re.compile(rf"^{POD_NAME.pattern} is forbidden: ")
 _SIZES = {
     "-scheduler": "the chart's jobs.schedulerResources",
     "-trainer": "spec.resources",

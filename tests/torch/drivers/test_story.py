@@ -5,12 +5,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from batchgrowth.growth_decisions import Course
 from batchgrowth.position import Position
 from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.record.checkpoint import CheckpointStore, Saved
-from batchgrowth_trainer.record.history import History
+from batchgrowth_trainer.record.history import Committed, History, HistoryRow
 from batchgrowth_trainer.record.snapshot import Snapshot
 
 FIRST, SECOND = Position(12, 1, 0), Position(18, 2, 0)  # where epochs end
@@ -48,3 +49,16 @@ def test_an_evaluation_after_the_checkpoint_is_repeated(small_job: Any, tmp_path
         run.record_evaluation(SECOND, {"loss": 0.4, "accuracy": 0.75}, 1.7e9)
         assert run.totals.accuracy == 0.75
     assert whole == evaluations.read_text()
+
+
+def test_a_clock_that_is_set_back_takes_no_time_away(
+    small_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with a_run(small_job(), tmp_path) as run:
+        plan = run.plan
+        step = plan.step_at(Position())
+        monkeypatch.setattr("time.time", lambda: 1000.0)
+        run.record_rows([HistoryRow.now(step, plan, Committed(0.5, 0.1, stop=False), 1, (60.0, 0.0, 0.0))])
+        monkeypatch.setattr("time.time", lambda: 400.0)
+
+        assert run.seconds == 60.0

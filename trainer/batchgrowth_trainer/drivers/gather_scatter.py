@@ -19,7 +19,7 @@ import torch
 from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.contract.progress import TRAINER
 from batchgrowth.plan import Step
-from batchgrowth.spot_check_verdicts import ANSWERS, ANSWERS_ALONE, is_due, updates_between, verdict_of
+from batchgrowth.spot_check_verdicts import ANSWERS, ANSWERS_ALONE, verdict_of
 from batchgrowth.sum_tree import lay_out
 
 from batchgrowth_trainer.building import build_replica
@@ -35,6 +35,7 @@ from batchgrowth_trainer.exchange.spot_check import (
     checked_shard,
     differing_part,
     fickle_code,
+    is_check_due,
     is_checked,
     replaced,
 )
@@ -169,13 +170,10 @@ class GatherScatterDriver:
         Raises Undo if one of them computes wrongly, and WorkloadError if the code has several answers.
         """
         run = self._run
-        plan = self._replica.plan
         if not is_checked(run.spec):
             return
-        workers = run.spec.workers
-        shards = plan.parts(step.batch_size)
-        every = updates_between(shards, len(members), workers.loaders * workers.loaded_ahead)
-        if not plan.is_done(step.after) and not is_due(step.position.update, step.after.update, every):
+        is_last = self._replica.plan.is_done(step.after)
+        if not is_last and not is_check_due(self._replica, step, step, len(members)):
             return
         look_back_at_steps(self._replica, step)
         # The workers whose arithmetic is the server's; others could not be told from a worker that computes wrongly.

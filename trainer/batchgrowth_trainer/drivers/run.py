@@ -520,10 +520,13 @@ class RunState:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of training since the first update began, including the time before a resume."""
+        """Return the seconds of training since the first update began, including the time before a resume.
+
+        They are never less than those of the last row, although the clock may have been set back.
+        """
         if self._began is None:
             return self._before
-        return self._before + time.time() - self._began
+        return max(self._seconds, self._before + time.time() - self._began)
 
     def _seconds_at(self, at: float) -> float:
         """Return the seconds of training at a wall-clock time, never decreasing although members' clocks differ."""

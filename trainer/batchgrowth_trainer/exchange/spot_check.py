@@ -68,6 +68,14 @@ def is_checked(spec: JobSpec) -> bool:
     return spec.verify is not False and spec.promise == "Exact"
 
 
+def is_check_due(replica: Replica, first: Step, last: Step, workers: int) -> bool:
+    """Return whether the workers, so many, are checked once the updates from `first` to `last` are made."""
+    settings = replica.spec.workers
+    shards = replica.plan.parts(last.batch_size)
+    every = updates_between(shards, workers, read_ahead=settings.loaders * settings.loaded_ahead)
+    return is_due(first.position.update, last.after.update, every)
+
+
 def checked_shard(spec: JobSpec, step: Step) -> int:
     """Return the shard of an update that a check after it computes, drawn from the seed and the update."""
     return draw_seed(spec.seed, "spot check", step.position.update) % step.shards
@@ -125,9 +133,7 @@ class SpotCheck:
         self._replica = setting.replica
         self._group = setting.group
         self._watchdog = setting.watchdog
-        spec = setting.replica.spec
-        self._is_on = is_checked(spec)
-        self._read_ahead = spec.workers.loaders * spec.workers.loaded_ahead
+        self._is_on = is_checked(setting.replica.spec)
         # Only members of the same arithmetic can be compared: an AVX2 adds in another order than an AVX512.
         self._arithmetic = int(setting.replica.arithmetic.digest[:15] or "0", 16)
 
@@ -139,9 +145,7 @@ class SpotCheck:
         if not self._is_on:
             return False
         last = steps[-1]
-        shards = self._replica.plan.parts(last.batch_size)
-        every = updates_between(shards, self._group.size, self._read_ahead)
-        if not is_last and not is_due(steps[0].position.update, last.after.update, every):
+        if not is_last and not is_check_due(self._replica, steps[0], last, self._group.size):
             return False
         self._check(last, checked_shard(self._replica.spec, last))
         return True
