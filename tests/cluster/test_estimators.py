@@ -62,7 +62,7 @@ assert [row["n_workers"] for row in est.history_] == [1, 2, 3, 3], est.history_
 def dask_cluster(request: pytest.FixtureRequest, local: LocalCluster, kubectl: Kubectl, namespace: str) -> str:
     """The namespace of a DaskCluster that begins without workers; its pods have the trainer's image."""
     if request.config.getoption("--family") == "IPv6":
-        pytest.skip("Dask's own scheduler answers probes on IPv4 alone: docs/decisions/0071-ipv6.md")
+        pytest.skip("Dask's own scheduler answers probes on IPv4 alone: docs/decisions/0021-addresses.md")
 
     def container(role: str, *command: str, **more: Any) -> dict[str, Any]:
         env = [{"name": "HOME", "value": "/tmp"}]
