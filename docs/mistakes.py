@@ -58,8 +58,8 @@ def mistakes_page() -> str:
     ]
     return (
         "# Mistakes and their errors\n\n"
-        f"These {len(mistakes)} mistakes end a run with one paragraph, which names the file and line of your code, and the "
-        "layer of torch if a layer raised; the tables quote its parts that say what is wrong and what helps.\n"
+        f"These {len(mistakes)} mistakes end a run with one paragraph, which names the file and line of your code, and "
+        "the layer of torch if a layer raised; the tables quote its parts that say what is wrong and what helps.\n"
         "`--log-level debug` logs the whole traceback.\n"
         "See [exit codes](exit-codes.md), and [faults](faults.md) of machines.\n\n"
         "`make generate` writes this page from `docs/mistakes.toml`; `tests/torch/workloads/test_mistakes.py` and "
