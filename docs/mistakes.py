@@ -58,14 +58,12 @@ def mistakes_page() -> str:
     ]
     return (
         "# Mistakes and their errors\n\n"
-        f"This page lists {len(mistakes)} mistakes in a workload, each with the parts of its error that say what is "
-        "wrong and what would help.\n"
-        "Each error is one paragraph that names the file and line of your code, and the layer of torch if a layer "
-        "raised; `--log-level debug` logs the whole traceback.\n"
-        "See [exit-codes.md](exit-codes.md) for the exit codes, and [faults.md](faults.md) for faults of machines.\n\n"
-        "`make generate` writes this page from `docs/mistakes.toml`. `tests/torch/workloads/test_mistakes.py` makes "
-        "each mistake and reads its error; `tests/gpu/test_mistakes_on_a_gpu.py` does so for the mistakes that a GPU "
-        "reports.\n\n" + "\n".join(tables)
+        f"These {len(mistakes)} mistakes end a run with one paragraph, which names the file and line of your code, and "
+        "the layer of torch if a layer raised; the tables quote its parts that say what is wrong and what helps.\n"
+        "`--log-level debug` logs the whole traceback.\n"
+        "See [exit codes](exit-codes.md), and [faults](faults.md) of machines.\n\n"
+        "`make generate` writes this page from `docs/mistakes.toml`; `tests/torch/workloads/test_mistakes.py` and "
+        "`tests/gpu/test_mistakes_on_a_gpu.py` make the mistakes and read their errors.\n\n" + "\n".join(tables)
     )
 
 
