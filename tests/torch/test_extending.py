@@ -20,7 +20,7 @@ def defined_by(beginning: str) -> SimpleNamespace:
     """What the page's block defines that begins with these words."""
     [block] = [block for block in BLOCKS if block.startswith(f'"""{beginning}')]
     defined: dict[str, Any] = {"__name__": "docs.extending"}
-    exec(compile(block, str(PAGE), "exec"), defined)  # noqa: S102
+    exec(compile(block, str(PAGE), "exec"), defined)
     return SimpleNamespace(**defined)
 
 
