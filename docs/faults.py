@@ -28,6 +28,8 @@ GROUPS = {
     "G": "Attacks on a run",
 }
 """The first letter of an id, and what its faults have in common."""
+MOST_MANIFESTS = 2
+"""How many manifests of a fault have a link each; if there are more, one link leads to the file that marks them."""
 HEAD = "| fault | what happens | what batchgrowth does | shown by |\n|---|---|---|---|\n"
 
 
@@ -98,14 +100,13 @@ def faults_page() -> str:
         if any(row.id[0] == group for row in rows.values())
     ]
     return (
-        "# Faults\n\nWhat can go wrong, what batchgrowth then does, and which test files show it. Tests cover "
-        f"{len(shown.keys() & rows.keys())} of {len(rows)} faults; for each other fault the last column says why no "
-        "test does.\n"
-        'A manifest that is "refused" is refused by the API server and by `batchgrowth check`, unless the row '
-        "says otherwise. "
+        "# Faults\n\nWhat can go wrong, what batchgrowth then does, and which tests show it. Tests cover "
+        f"{len(shown.keys() & rows.keys())} of {len(rows)} faults; for the others the last column says why not.\n"
+        'A manifest that is "refused" is refused by the API server and by `batchgrowth check`, with a message that '
+        "names the field, unless the row says otherwise. "
         "A fault that a job survives does not change its weights.\n"
-        "A test's first folder is its [tier](../tests/README.md), and each manifest in `tests/corpus/bad` is a test "
-        "too. `grep -rn 'fault(.*B18' tests` finds the test functions of fault B18.\n\n"
+        "A test's folder is its [tier](../tests/README.md); a manifest in `tests/corpus/bad` is a test too. "
+        "`grep -rn 'fault.*B18' tests` finds the tests of fault B18.\n\n"
         "`make generate` writes this page from `docs/faults.toml` and the marks of the tests.\n\n" + "\n".join(tables)
     )
 
@@ -116,5 +117,17 @@ def _row(row: Fault, shown: Mapping[str, list[Proof]]) -> str:
 
 
 def _links(some: list[Proof]) -> str:
-    """Return a link to each file of tests and to each manifest, once and in their order."""
-    return ", ".join(f"[{path}](../tests/{path})" for path in dict.fromkeys(proof.path for proof in some))
+    """Return a link to each file of tests and to each manifest, once and in their order; many manifests are one link.
+
+    A file's text is its tier and its name, without the folders between them.
+    """
+    paths = [Path(path) for path in dict.fromkeys(proof.path for proof in some)]
+    manifests = [path for path in paths if path.suffix == ".yaml"]
+    links = [
+        f"[{path.parts[0]}/{path.stem}](../tests/{path.as_posix()})"
+        for path in paths
+        if path not in manifests or len(manifests) <= MOST_MANIFESTS
+    ]
+    if len(manifests) > MOST_MANIFESTS:
+        links.insert(0, f"[{len(manifests)} manifests](../tests/corpus/expected.yaml)")
+    return ", ".join(links)
