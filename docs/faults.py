@@ -67,20 +67,30 @@ def proofs(tests: Path) -> dict[str, list[Proof]]:
 
 def _marked(tests: Path) -> Iterator[tuple[str, Proof]]:
     for path in tests.rglob("test_*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        module = ast.parse(path.read_text(encoding="utf-8"))
+        where = path.relative_to(tests).as_posix()
+        of_all = [fault for marks in _marks_of_module(module) for fault in _faults_of(marks, f"{where}: pytestmark")]
+        for node in ast.walk(module):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                where = path.relative_to(tests).as_posix()
-                yield from ((fault, Proof(where, node.name)) for fault in _faults_of(node, where))
+                proof = Proof(where, node.name)
+                own = list(_faults_of(node.decorator_list, f"{where}: {node.name}"))
+                is_test = node.name.startswith("test_")
+                yield from ((fault, proof) for fault in (own + of_all if is_test else own))
 
 
-def _faults_of(function: ast.FunctionDef | ast.AsyncFunctionDef, where: str) -> Iterator[str]:
-    for mark in function.decorator_list:
+def _marks_of_module(module: ast.Module) -> Iterator[list[ast.expr]]:
+    """Yield the marks that the file gives all of its tests."""
+    for node in module.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
+            yield node.value.elts if isinstance(node.value, ast.List | ast.Tuple) else [node.value]
+
+
+def _faults_of(marks: list[ast.expr], where: str) -> Iterator[str]:
+    for mark in marks:
         if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.fault":
             for argument in mark.args:
                 if not (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
-                    raise ValueError(
-                        f"{where}: {function.name}: {ast.unparse(argument)}; give the fault's id in quotes"
-                    )
+                    raise ValueError(f"{where}: {ast.unparse(argument)}; give the fault's id in quotes")
                 yield argument.value
 
 

@@ -48,6 +48,16 @@ def test_marks_are_read_without_running_a_test(tmp_path: Path) -> None:
     assert {"B18": [one], "C02": [one, third]} == proofs(tmp_path)
 
 
+def test_a_mark_may_be_that_of_all_tests_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(
+        "import pytest\n\npytestmark = [pytest.mark.long, pytest.mark.fault('B18')]\n\n"
+        "def helper(): ...\n\ndef test_one(): ...\n\n@pytest.mark.fault('C02')\ndef test_other(): ...\n"
+    )
+    one, other = Proof("test_some.py", "test_one"), Proof("test_some.py", "test_other")
+
+    assert {"B18": [one, other], "C02": [other]} == proofs(tmp_path)
+
+
 def test_a_mark_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text("@pytest.mark.fault(IDS[0])\ndef test_one(): ...\n")
 
