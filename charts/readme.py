@@ -22,13 +22,12 @@ $ kubectl apply -f examples/digits.yaml
 $ kubectl get bgj --watch
 ```
 
-`make package` writes this chart into one file, with the Dask operator's.
 `my-values.yaml` names the images, which you build and push: `docs/kubernetes.md`.
 `docs/chart.md` explains rights, teams, upgrades and uninstalling.
 
 ## Values
 
-This table is generated from `values.yaml`, as is `values.schema.json`, which refuses unknown keys.
+This table is generated from `values.yaml`; `values.schema.json` refuses unknown keys.
 
 | key | default | meaning |
 |---|---|---|

@@ -19,13 +19,11 @@ def alerts_page() -> str:
     return (
         "# Alerts\n\n"
         "Tests show that each alert fires on its fault and stays silent while a job trains normally.\n"
-        "With the Prometheus operator, set `alerts.enabled=true` and put into `alerts.labels` the labels by which your "
-        "Prometheus selects rules.\n"
-        "Without it, [charts/prometheus.yaml](../charts/prometheus.yaml) loads the alerts from "
-        "[alerts.yaml](../charts/batchgrowth/files/alerts.yaml).\n"
+        "[On Kubernetes](kubernetes.md#metrics) says how Prometheus loads them.\n"
         "An alert about a job has the labels `job_namespace` and `job_name`; one about a trainer has `namespace` and "
         "`batchgrowth_dev_job`.\n\n"
-        "`make generate` writes this page from that file.\n\n" + "\n".join(tables)
+        "`make generate` writes this page from [alerts.yaml](../charts/batchgrowth/files/alerts.yaml).\n\n"
+        + "\n".join(tables)
     )
 
 
