@@ -217,7 +217,7 @@ class ProgressRate:
         return len(self._training) / MOST_PROGRESS_WRITES
 
     def defaults_for(self, key: Key, *, trains: bool) -> Defaults:
-        """Count the job if it has a DaskCluster, and return the defaults for its next pass."""
+        """Return the defaults for the job's next pass. From now on the job counts as one that trains, or as none."""
         if trains:
             self._training.add(key)
         else:

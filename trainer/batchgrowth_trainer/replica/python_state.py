@@ -192,13 +192,13 @@ class _Whole:
 
 
 class PythonState:
-    """Remembers the Python state that is reachable from `places`, objects by name.
+    """Remembers the Python state that is reachable from `places`, a dictionary of objects by name.
 
     Tensors in `registered`, such as the model's parameters and buffers, are left out. The search is bounded: it ends
-    after 20,000 objects, and looks into no container of more than 1,000. `attributes` are some attributes of an object,
-    by the object's name, with what has the lines that write them; tensors that these attributes hold are not copied.
-    The variables of the process's `environment` are remembered if asked for. `copied_bytes` is the size of the tensors
-    and arrays that are copied.
+    after 20,000 objects, and looks into no container of more than 1,000. `attributes` maps an object's name to some of
+    its attributes and to the object whose source is searched for the lines that write them; tensors among these
+    attributes are not copied. With `environment`, the process's environment variables are remembered too.
+    `copied_bytes` is the size of the copied tensors and arrays.
     """
 
     def __init__(

@@ -517,7 +517,8 @@ class Replica:
 def resting(norms: Sequence[nn.Module]) -> Iterator[None]:
     """Let batch norms use their running statistics for inputs of one value per channel, which have no variance.
 
-    So it is for a shard of one example, unless that has several values per channel, as an image has pixels.
+    A shard of one example gives them such inputs, unless the example has several values per channel, as an image has
+    pixels.
     """
     at_rest: list[nn.Module] = []
 
