@@ -339,6 +339,13 @@ CASES: list[tuple[str, Changes, str, Changes]] = [
         {"workers__maximum": 1, "workers__minimum": 1},
     ),
     (
+        "workers with less than a shard",
+        {"batch__growth": GEOMETRIC, "batch__shard": 32},
+        "spec.workers.examplesPerWorker: 16 requests 4 workers in stage 2 and 5 others, whose 64 examples are 2 shards of "
+        "at most 32, so 2 never compute; give 32, the size of a shard",
+        {"workers__examplesPerWorker": 32},
+    ),
+    (
         "workers of one process",
         {"exchange__type": "SingleProcess"},
         "spec.workers.maximum: 4, but exchange SingleProcess trains in one process, without workers; give 1 with "

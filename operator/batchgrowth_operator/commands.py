@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from batchgrowth.cli import Set, check_pods, on_stderr
+from batchgrowth.cli import Set, check_pods
 from batchgrowth.contract.logs import LogFormat, LogLevel
 from batchgrowth.manifest.pod_limits import PodLimits, PodSecurity
 from batchgrowth.manifest.reading import load_manifest, read_manifest
@@ -18,7 +18,7 @@ from batchgrowth.schema import STORAGE_SIZE, WORDS
 from batchgrowth.spec import API_VERSION, KIND
 from batchgrowth.spec.all_pods import plain_pods
 from batchgrowth.spec.pods import Resources, plain
-from batchgrowth.streams import say
+from batchgrowth.streams import on_stderr, say
 from pydantic import ValidationError
 
 from batchgrowth_operator.settings import SCHEDULER_RESOURCES, Defaults, LeaseLock, Network, Rule, Settings

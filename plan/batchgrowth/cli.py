@@ -28,9 +28,9 @@ from batchgrowth.manifest.crd import crd_yaml
 from batchgrowth.manifest.pod_limits import PodLimits, PodSecurity, account_note, pod_faults, written_pods
 from batchgrowth.manifest.reading import VERSION, load_manifest
 from batchgrowth.notes import asides, notes
-from batchgrowth.plan import BatchDecision, Plan, Stage, make_plan
-from batchgrowth.spec import Growth, JobSpec
-from batchgrowth.streams import first_and_last, is_too_wide, run_command, say
+from batchgrowth.plan import BatchDecision, Plan, Stage, constant_plan, make_plan
+from batchgrowth.spec import JobSpec
+from batchgrowth.streams import first_and_last, is_too_wide, on_stderr, run_command, say
 
 COMMANDS = "batchgrowth.commands"
 """Entry-point group of the commands that the trainer and the operator bring."""
@@ -147,11 +147,6 @@ def check(
                     say(f"{file}: {note}")
     if faults:
         raise typer.Exit(SpecError.exit_code)
-
-
-def on_stderr(line: str) -> None:
-    """Print a line beside the output of a command."""
-    typer.echo(line, err=True)
 
 
 def check_pods(spec: JobSpec, standard: PodSecurity) -> None:
@@ -319,9 +314,7 @@ def plan_totals(course: Course, *, ran: bool = False) -> str:
 
 def declared_totals(plan: Plan, spec: JobSpec) -> str:
     """Return the updates and examples of a plan that is known to its end, and the updates with a constant batch."""
-    batch = spec.batch.model_copy(update={"maximum": spec.batch.initial, "growth": Growth()})
-    learning_rate = spec.learning_rate.model_copy(update={"schedule": None, "warmup": None})
-    constant = make_plan(spec.model_copy(update={"batch": batch, "learning_rate": learning_rate})).updates
+    constant = constant_plan(spec).updates
     examples = f"{counted(plan.epochs, 'epoch')} of {counted(plan.examples_per_epoch, 'example')}"
     total = f"\n{counted(plan.updates, 'update')} for {examples}"
     if constant == plan.updates:

@@ -2,7 +2,7 @@
 
 registry.py finds the entries: ours in choices/, a third party's by the entry points of its distribution
 (docs/extending.md). Entries are loaded while the manifest's models are built, so the module of an entry imports nothing
-else of this package at its top.
+at its top that needs these models: not spec, plan, or what imports them.
 """
 
 from collections.abc import Callable
@@ -18,14 +18,14 @@ from batchgrowth.idle import Faults, FinishedPlan, always_acts, growth_idle, rat
 from batchgrowth.looks import LARGEST_BATCH, Look, MeasuredRule, Signals, Windows, ratio, two_shards
 from batchgrowth.position import Position
 from batchgrowth.registry import Entry
-from batchgrowth.schema import ENTRYPOINT, DecimalText, Model, Rule
+from batchgrowth.schema import ENTRYPOINT, DecimalText, Model, Rule, decimal_rule, module_rule
 from batchgrowth.shards import busiest
 
 __all__ = [
     "ENTRYPOINT", "LARGEST_BATCH", "SIXTY_DIGITS", "Coarser", "DecimalText", "ExchangeEntry", "Fault", "Faults",
     "FinishedPlan", "GrowthEntry", "GrowthRule", "Look", "MeasuredEntry", "MeasuredRule", "Model", "OptimizerEntry",
     "Position", "RateEntry", "RateRule", "Rule", "ScheduleEntry", "ScheduleRule", "Signals", "Until", "Windows",
-    "always_acts", "busiest", "exact", "power", "ratio", "square_root", "two_shards",
+    "always_acts", "busiest", "decimal_rule", "exact", "module_rule", "power", "ratio", "square_root", "two_shards",
 ]  # fmt: skip
 
 
@@ -39,7 +39,10 @@ class Until:
 
 @dataclass(frozen=True, slots=True)
 class Coarser:
-    """A setting that reduces the number of stages: its path below batch.growth, its value, and an adequate value."""
+    """A setting that reduces the number of stages: its path below batch.growth, its value, and an adequate value.
+
+    The values are numbers of updates if the path ends with Updates, otherwise of epochs.
+    """
 
     field: str
     given: int
@@ -137,6 +140,10 @@ class RateEntry(Entry):
     falls_past_maximum: bool = False
     gain: Callable[[Signals, int, int], float] | None = None
     idle: Callable[[FinishedPlan], Faults] = rate_idle
+
+    def __post_init__(self) -> None:
+        if self.gain is not None and not (self.block and issubclass(self.block, Windows)):
+            raise TypeError(f"{self.name}: a rule with a gain needs a block that derives from Windows")
 
 
 class ScheduleRule(Protocol):

@@ -216,7 +216,8 @@ class Course:
         return self.joined_by(decision), decision, remembered
 
     def bounded(self, asked: float, wanted: int) -> int:
-        """Return the batch size after `wanted` if the rule asks for `asked`: whole shards, within every bound.
+        """Return the batch size after `wanted` if the rule asks for `asked`: within every bound, and then the nearest
+        number of whole shards, which may exceed mostChange by half a shard.
 
         A batch that cannot be measured, infinity or NaN, grows to batch.maximum only, so the learning rate never
         falls because a measurement is missing.
@@ -232,13 +233,15 @@ class Course:
             asked = wanted * most
             ceiling = max(batch.maximum, wanted)
         asked = min(asked, wanted * most)
-        smallest: float = wanted
+        smallest = batch.initial
         if self._looks.may_shrink:
-            smallest = wanted / most
-        asked = max(asked, smallest)
+            asked = max(asked, wanted / most)
+        else:
+            smallest = wanted
+            asked = max(asked, wanted)
         if wanted / least < asked < wanted * least or len(self.decisions) == MOST_DECISIONS:
             return wanted
-        return min(max(math.floor(asked / shard + 0.5) * shard, batch.initial), ceiling)
+        return min(max(math.floor(asked / shard + 0.5) * shard, smallest), ceiling)
 
     def joined_by(self, decision: BatchDecision) -> "Course":
         """Return the course with this decision; the same course if the decision is known or changes nothing."""

@@ -187,6 +187,15 @@ def workers_without_shard(job: FinishedPlan) -> Iterable[Fault]:
     enough = min(job.shards_of(stage.batch_size) for stage in idle)
     if all(stage.batch_size // workers.examples_per_worker <= job.shards_of(stage.batch_size) for stage in idle):
         yield Fault("spec.workers.minimum", f"{workers.minimum:,} {given}", f"give {enough:,}")
+    elif (
+        workers.examples_per_worker < job.plan.shard
+        and workers.minimum <= enough
+        and all(stage.batch_size <= job.plan.examples_per_epoch for stage in idle)
+    ):
+        own = workers.examples_per_worker
+        yield Fault(
+            "spec.workers.examplesPerWorker", f"{own:,} {given}", f"give {job.plan.shard:,}, the size of a shard"
+        )
     else:
         remedy = f"give {enough:,}"
         if workers.minimum > enough:

@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from itertools import islice
+from itertools import islice, takewhile
 from math import ceil
 from typing import Any
 
@@ -20,7 +20,7 @@ from batchgrowth.learning_rate import rate_by_rule, schedule_of, warmed_up
 from batchgrowth.looks import Looks, Windows
 from batchgrowth.position import Epochs, Position
 from batchgrowth.shards import shard_count
-from batchgrowth.spec import JobSpec, Warmup
+from batchgrowth.spec import Growth, JobSpec, Warmup
 
 MOST_STAGES = 1000
 """The most stages of a plan, which is stored in a Kubernetes object of bounded size."""
@@ -181,7 +181,7 @@ class Plan:
             end = min(last, self.warmup.updates - 1)
             seen.add(max(first, end))
             # Within an epoch the ramp only rises, so the highest of an epoch is that of its last update.
-            ends = (stage_end for stage_end in self._ends_of_epochs(stage) if stage_end < end)
+            ends = takewhile(lambda update: update < end, self._ends_of_epochs(stage))
             seen.update(islice(ends, MOST_STAGES))
         rates = {update: self.learning_rate_at(self.position_at(update)) for update in sorted(seen)}
         return rates[first], max(rates.values()), rates[last]
@@ -299,6 +299,13 @@ def make_plan(spec: JobSpec, decisions: Sequence[BatchDecision] = ()) -> Plan:
         # A plan with decisions was checked without them when its training began; an error now would end that training.
         _check(plan, spec)
     return plan
+
+
+def constant_plan(spec: JobSpec) -> Plan:
+    """Return the plan of the same job if its batch and its learning rate never changed."""
+    batch = spec.batch.model_copy(update={"maximum": spec.batch.initial, "growth": Growth()})
+    learning_rate = spec.learning_rate.model_copy(update={"schedule": None, "warmup": None})
+    return make_plan(spec.model_copy(update={"batch": batch, "learning_rate": learning_rate}))
 
 
 def _stages(spec: JobSpec, rule: GrowthRule, schedule: ScheduleRule) -> Iterator[Stage]:

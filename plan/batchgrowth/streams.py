@@ -41,6 +41,11 @@ def say(text: str, *, end: str = "\n", err: bool = False) -> None:
     print(text, end=end, file=sys.stderr if err else sys.stdout)
 
 
+def on_stderr(line: str) -> None:
+    """Print a line beside the output of a command."""
+    say(line, err=True)
+
+
 def first_and_last(items: Sequence[_T]) -> tuple[Sequence[_T], int, Sequence[_T]]:
     """Return the items with which a table of at most MOST_ROWS begins and ends, and how many it hides in between."""
     hidden = len(items) - MOST_ROWS
@@ -72,7 +77,8 @@ def open_what_is_closed() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # it gets the lowest free number, which is this one
+            # It gets the lowest free number, which is this one. The programs that this process starts have it too.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
 

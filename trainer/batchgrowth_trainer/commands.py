@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import yaml
 from batchgrowth.choices import EXCHANGES
-from batchgrowth.cli import DaskLogLevelOption, LogFormatOption, LogLevelOption, on_stderr
+from batchgrowth.cli import DaskLogLevelOption, LogFormatOption, LogLevelOption
 from batchgrowth.contract.logs import DEFAULT_LOGS, LogFormat, LogLevel, Logs
 from batchgrowth.errors import BatchGrowthError, DataError, WorkloadError
 from batchgrowth.manifest.reading import load_manifest
 from batchgrowth.notes import notes
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.probe.block import batch_block
-from batchgrowth.probe.sentences import CAPPED, branch_table, critical_sentence, heading, remedy
+from batchgrowth.probe.sentences import branch_table, critical_sentence, heading, no_block, remedy
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth.streams import say
+from batchgrowth.streams import on_stderr, say
 from rich.console import Console
 
 from batchgrowth_trainer.worker.streams import lasting_output
@@ -195,7 +195,7 @@ def probe(
     for line in (*found.notes, critical_sentence(found.rows, critical, share)):
         console.print(line, highlight=False, soft_wrap=True)
     if block is None:
-        console.print(CAPPED, highlight=False, soft_wrap=True)
+        console.print(no_block(start.job.spec), highlight=False, soft_wrap=True)
         return
     console.print(remedy(critical, found.batches.of_run, start.job.spec.batch.initial), highlight=False, soft_wrap=True)
     say(yaml.safe_dump({"batch": block}, sort_keys=False), end="")

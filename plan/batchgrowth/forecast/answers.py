@@ -18,8 +18,8 @@ from batchgrowth.forecast.course_time import (
     worker_hours_of,
 )
 from batchgrowth.forecast.step_time import Constants, Estimated, StepTime
-from batchgrowth.plan import Plan, make_plan
-from batchgrowth.spec import Growth, JobSpec
+from batchgrowth.plan import Plan
+from batchgrowth.spec import JobSpec
 from batchgrowth.spec.workers import MOST_WORKERS
 
 EACH_UP_TO = 64
@@ -71,8 +71,7 @@ class Candidates:
 
     def desired(self, batch_size: int, maximum: int) -> int:
         """Return the workers that a batch asks for if at most `maximum` are allowed."""
-        workers = self.spec.workers
-        return min(max(batch_size // workers.examples_per_worker, workers.minimum), maximum)
+        return self.spec.workers.desired(batch_size, maximum)
 
     def plan_with(self, maximum: int) -> Plan:
         """Return the plan of the job with another `workers.maximum`."""
@@ -129,7 +128,7 @@ def cheapest(candidates: Candidates, constants: Constants, price: float | None, 
         made, maximum = min(kept, key=order)
         return AffordableWorkers(maximum=maximum, made=made, kept=True)
     in_time = [one for one in tried if _keeps(one[0], deadline, None)]
-    order = _by_hours if budget is not None and (deadline is None or in_time) else _by_time
+    order = _by_most_hours if budget is not None and (deadline is None or in_time) else _by_longest_time
     made, maximum = min(in_time if budget is not None and in_time else tried, key=order)
     return AffordableWorkers(maximum=maximum, made=made, kept=False)
 
@@ -156,11 +155,12 @@ def _by_time(one: tuple[RunTime, int]) -> tuple[float, int]:
     return one[0].seconds.value, one[1]
 
 
-def constant_batch(spec: JobSpec) -> Plan:
-    """Return the plan of the same job if the batch never grew."""
-    batch = spec.batch.model_copy(update={"maximum": spec.batch.initial, "growth": Growth()})
-    learning_rate = spec.learning_rate.model_copy(update={"schedule": None, "warmup": None})
-    return make_plan(spec.model_copy(update={"batch": batch, "learning_rate": learning_rate}))
+def _by_most_hours(one: tuple[RunTime, int]) -> tuple[float, int]:
+    return one[0].worker_hours.high, one[1]
+
+
+def _by_longest_time(one: tuple[RunTime, int]) -> tuple[float, int]:
+    return one[0].seconds.high, one[1]
 
 
 REPLACE_SECONDS = 120.0

@@ -27,7 +27,7 @@ from batchgrowth.forecast.tables import forecast_list, forecast_table, number, u
 from batchgrowth.manifest.reading import load_manifest
 from batchgrowth.plan import make_plan
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth.streams import is_too_wide, say
+from batchgrowth.streams import is_too_wide, on_stderr, say
 
 FITTED = "batchgrowth_trainer.forecasting.fitting:fitted"
 """The trainer's function that fits constants to runs: (folders, job) -> Constants."""
@@ -105,18 +105,18 @@ def forecast(
 ) -> None:
     """Print what a job will take, by stage and in all: time, worker-hours and money, each with an interval."""
     places = slots_of(slots)
-    reclaims = seconds_of("--reclaim-every", reclaim_every)
+    reclaims = None if reclaim_every is None else seconds_of("--reclaim-every", reclaim_every)
     questions = Questions(
         worth=share_of("--worth", worth),
         offer=offer_of(prices, price, instance, region, spot=spot or reclaims is not None),
         reclaim_every=reclaims,
-        replaced_after=seconds_of("--replaced-after", replaced_after) or REPLACE_SECONDS,
+        replaced_after=seconds_of("--replaced-after", replaced_after),
     )
-    latest = seconds_of("--deadline", deadline)
+    latest = None if deadline is None else seconds_of("--deadline", deadline)
     most = dollars_of("--budget", budget)
     if most is not None and questions.offer is None:
         raise SpecError([Fault("--budget", f"{most:g}", "give a price too: --prices or --price-per-worker-hour")])
-    job = load_manifest(file, set_ or ())
+    job = load_manifest(file, set_ or (), on_stderr)
     plan = make_plan(job.spec)
     known = [constants.with_slots(places) for constants in constants_of(job, file, network, fit or [], measure=measure)]
     if len(known) > 1 and (latest is not None or most is not None or output is not None):
@@ -126,8 +126,7 @@ def forecast(
     found = [forecasted(job.spec, plan, constants, questions) for constants in known]
     choice = None
     if latest is not None or most is not None:
-        price = None if questions.offer is None else questions.offer.worker_hour
-        choice = cheapest(found[0].candidates, known[0], price, latest, most)
+        choice = cheapest(found[0].candidates, known[0], questions.price, latest, most)
     if output is not None:
         pkgutil.resolve_name(DRAWN)(found[0], output)
     if json_:
@@ -147,7 +146,9 @@ def constants_of(
         if not networks:
             remedy = f"give --fit RUN, --measure, or --network with {', '.join(NETWORKS)} or a file of constants"
             raise SpecError([Fault("--network", "missing", remedy)])
-        return networks
+        return tuple(map(_that_take_time, networks))
+    if network == "paper":
+        raise SpecError([Fault("--network", "paper, whose computing is the paper's", "give moderate, high or a file")])
     if runs and measure:
         raise SpecError([Fault("--measure", "given, and --fit too", "give one of them")])
     size = None
@@ -160,10 +161,18 @@ def constants_of(
     return tuple(with_network(constants, one, size) for one in networks)
 
 
+def _that_take_time(constants: Constants) -> Constants:
+    """Return the constants. Raises SpecError if computing takes no time with them, as with those of a network alone."""
+    if constants.step.seconds(1, 1, 1) > 0:
+        return constants
+    remedy = "give stepTime.perExample, the seconds that an example takes, or measure it with --measure"
+    raise SpecError([Fault("--network", f"{constants.source}, with which computing takes no time", remedy)])
+
+
 def manifest_with(job: BatchGrowthJob, maximum: int) -> dict[str, Any]:
     """Return the manifest as its author wrote it, with another workers.maximum."""
     document: dict[str, Any] = job.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    document["spec"]["workers"]["maximum"] = maximum
+    document["spec"].setdefault("workers", {})["maximum"] = maximum
     return document
 
 

@@ -63,6 +63,7 @@ def named(name: str) -> tuple[Constants, ...]:
         Constants(
             label=name,
             step=_PAPER[name],
+            gradient_bytes=PAPER_BYTES,
             source=f"the {name} network of Holt and Sievert, 2021",
             notes=(_T4_NOTE,),
         ),
@@ -73,8 +74,8 @@ def exchange_of(network: Constants, gradient_bytes: int | None) -> StepTime:
     """Return the step time of a network alone, for a gradient of this many bytes; None: for the network's own."""
     step = network.step
     scale = 1.0
-    if gradient_bytes is not None and network.label in _PAPER:
-        scale = gradient_bytes / PAPER_BYTES
+    if gradient_bytes is not None and network.gradient_bytes is not None:
+        scale = gradient_bytes / network.gradient_bytes
     return StepTime(
         per_group=step.per_group * scale, per_doubling=step.per_doubling * scale, per_worker=step.per_worker * scale
     )
@@ -112,13 +113,15 @@ def read_constants(path: Path) -> Constants:
     """
     try:
         with open_given(path) as file:
-            text = file.read(LARGEST_BYTES)
+            text = file.read(LARGEST_BYTES + 1)
     except OSError as error:
         reason = (error.strerror or "unreadable").lower()
         names = ", ".join(NETWORKS)
         raise SpecError(
             [Fault(f"--network {path}", f"cannot be read ({reason})", f"give {names} or the path of a file")]
         ) from error
+    if len(text) > LARGEST_BYTES:
+        raise SpecError([Fault(str(path), f"more than {LARGEST_BYTES:,} bytes", "give a file of constants")])
     try:
         read = ConstantsFile.model_validate(yaml.safe_load(text))
     except (yaml.YAMLError, RecursionError, ValueError) as error:

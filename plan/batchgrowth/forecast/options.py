@@ -21,10 +21,8 @@ LONGEST_SECONDS = 1e9
 """The longest time that an option takes, in seconds; about thirty years."""
 
 
-def seconds_of(option: str, text: str | None) -> float | None:
-    """Return the seconds of a time such as `8h`, `90min` or `1d 12h`; None of None. Raises SpecError for another."""
-    if text is None:
-        return None
+def seconds_of(option: str, text: str) -> float:
+    """Return the seconds of a time such as `8h`, `90min` or `1d12h`. Raises SpecError for another text."""
     parts = _PARTS.findall(text)
     if parts and _PARTS.sub("", text) == "":
         seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
@@ -78,7 +76,7 @@ def offer_of(
                     [Fault(option, repr(value), "give the catalog that has it with --prices, or remove it")]
                 )
         amount = dollars_of("--price-per-worker-hour", price)
-        return None if amount is None else Offer(instance="a worker", region="", spot=spot, worker_hour=amount)
+        return None if amount is None else Offer(instance=None, region="", spot=spot, worker_hour=amount)
     if price is not None:
         raise SpecError([Fault("--price-per-worker-hour", f"{price:g}, and --prices too", "give one of them")])
     return read_offer(prices, instance, region, spot=spot)

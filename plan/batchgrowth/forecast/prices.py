@@ -26,9 +26,9 @@ MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """An instance of a catalog, and what one of its workers costs for an hour."""
+    """What a worker costs for an hour; `instance` is that of a catalog, None if the user gave the price itself."""
 
-    instance: str
+    instance: str | None
     region: str
     spot: bool
     worker_hour: float
@@ -78,17 +78,22 @@ def _rows(path: Path) -> Sequence[Mapping[str, str]]:
     remedy = f"give a CSV with the columns {', '.join(COLUMNS)}, as SkyPilot's catalogs have them"
     try:
         with open_given(path) as file:
-            text = file.read(LARGEST_BYTES).decode()
+            text = file.read(LARGEST_BYTES + 1)
     except OSError as error:
         reason = (error.strerror or "unreadable").lower()
         raise SpecError([Fault(f"--prices {path}", f"cannot be read ({reason})", remedy)]) from error
+    if len(text) > LARGEST_BYTES:
+        raise SpecError([Fault(f"--prices {path}", f"more than {LARGEST_BYTES:,} bytes", remedy)])
+    try:
+        reader = csv.DictReader(StringIO(text.decode("utf-8-sig")), restval="")
+        missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+        if missing:
+            raise SpecError([Fault(f"--prices {path}", f"no column {missing[0]}", remedy)])
+        rows = [row for row in reader if row["InstanceType"]]
     except UnicodeDecodeError as error:
         raise SpecError([Fault(f"--prices {path}", "no text", remedy)]) from error
-    reader = csv.DictReader(StringIO(text), restval="")
-    missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-    if missing:
-        raise SpecError([Fault(f"--prices {path}", f"no column {missing[0]}", remedy)])
-    rows = [row for row in reader if row["InstanceType"]]
+    except csv.Error as error:
+        raise SpecError([Fault(f"--prices {path}", f"no CSV ({error})", remedy)]) from error
     if not rows:
         raise SpecError([Fault(f"--prices {path}", "no instance", remedy)])
     return rows

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchgrowth.errors import counted
-from batchgrowth.forecast.answers import Candidates, constant_batch, with_reclaims
+from batchgrowth.forecast.answers import Candidates, with_reclaims
 from batchgrowth.forecast.course_time import HOUR, RunTime, run_time
 from batchgrowth.forecast.laws import ScalabilityLaw, laws
 from batchgrowth.forecast.prices import Offer
 from batchgrowth.forecast.step_time import Constants, Estimated
 from batchgrowth.forecast.tables import number, unit_of, with_interval
-from batchgrowth.plan import Plan
+from batchgrowth.plan import Plan, constant_plan
 from batchgrowth.spec import JobSpec
 
 
@@ -24,6 +24,11 @@ class Questions:
     offer: Offer | None = None
     reclaim_every: float | None = None
     replaced_after: float
+
+    @property
+    def price(self) -> float | None:
+        """Return what an hour of a worker costs, in dollars; None if the user named no price."""
+        return None if self.offer is None else self.offer.worker_hour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +77,12 @@ _TOTALS = ("updates", "seconds", "workerHours", "money")
 
 def forecasted(spec: JobSpec, plan: Plan, constants: Constants, questions: Questions) -> Forecasted:
     """Return the forecast of a job with all its answers."""
-    price = None if questions.offer is None else questions.offer.worker_hour
+    price = questions.price
     candidates = Candidates(spec, plan, constants.step)
-    constant_plan = constant_batch(spec)
+    never_grown = constant_plan(spec)
     constant = None
-    if constant_plan.updates != plan.updates:
-        constant = run_time(constant_plan, constants, price)
+    if never_grown.updates != plan.updates:
+        constant = run_time(never_grown, constants, price)
     reclaimed = None
     if questions.reclaim_every is not None:
         reclaimed = with_reclaims(spec, plan, constants, questions.reclaim_every, questions.replaced_after)
@@ -102,7 +107,7 @@ def sentences(found: Forecasted) -> Iterator[str]:
         yield _reclaims(found, found.reclaimed)
     for law in found.laws:
         yield sentence_of(law, max(found.curve))
-    if found.questions.offer is not None and found.questions.offer.instance != "a worker":
+    if found.questions.offer is not None and found.questions.offer.instance is not None:
         yield f"price: {found.questions.offer}"
     batch = found.candidates.spec.batch
     if batch.growth.entry.quantity:

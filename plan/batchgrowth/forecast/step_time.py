@@ -101,7 +101,8 @@ class Constants:
 
     `error` is the relative standard error that all updates share, as machines differ from day to day. `draws` are
     other step times that the measurements allow, if there are any. `seen_workers` are the numbers of workers that were
-    measured; none if that does not matter. `notes` are sentences for the user, and
+    measured; none if that does not matter. `gradient_bytes` is the size of the gradient that a network's constants are
+    for; None if they are for any. `notes` are sentences for the user, and
     `exchange_note` is the one about an exchange that was not measured; "" if it was.
     """
 
@@ -110,6 +111,7 @@ class Constants:
     error: float = DEFAULT_ERROR
     draws: tuple[StepTime, ...] = ()
     seen_workers: frozenset[int] = frozenset()
+    gradient_bytes: int | None = None
     source: str = ""
     notes: tuple[str, ...] = ()
     exchange_note: str = ""

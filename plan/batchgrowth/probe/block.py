@@ -12,8 +12,11 @@ def batch_block(spec: JobSpec, plan: Plan, position: Position, batch_size: int) 
     on, or batch.initial if that is larger: milestones do not go below it. What is done would have been the same with
     it, so a run can resume with it.
 
-    None if batch.maximum holds a batch of the plan below what the growth wants: a larger maximum would change it.
+    None if batch.maximum holds a batch of the plan below what the growth wants: a larger maximum would change it. None
+    also if the job measures its growth or its learning rate: a run goes on with the same measurements alone.
     """
+    if spec.batch.growth.entry.quantity or spec.learning_rate.entry.gain:
+        return None
     stages = [stage for stage in plan.stages if stage.first_update <= position.update]
     if any(stage.wanted != stage.batch_size for stage in stages):
         return None

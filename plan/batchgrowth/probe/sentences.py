@@ -7,6 +7,7 @@ from rich.table import Table
 from batchgrowth.plan import Plan
 from batchgrowth.probe.branches import Stretch
 from batchgrowth.probe.critical import Compared, Critical
+from batchgrowth.spec import JobSpec
 
 
 def heading(plan: Plan, stretch: Stretch, orders: int) -> str:
@@ -65,8 +66,16 @@ def remedy(critical: Critical, of_run: int, initial: int) -> str:
     return f"a batch of {within:,} would make more of the same examples, but milestones start at batch.initial:"
 
 
-CAPPED = (
-    "no milestones follow: batch.maximum holds the batch below what the growth wants, and the learning rate falls in "
-    "its place; give a larger maximum from the start"
-)
-"""What is said in place of a block of the manifest."""
+def no_block(spec: JobSpec) -> str:
+    """Return what is said in place of a block of the manifest."""
+    if spec.batch.growth.entry.quantity:
+        return f"no milestones follow: the run's own growth, {spec.batch.growth.type}, decides its next batches"
+    if spec.learning_rate.entry.gain:
+        return (
+            f"no milestones follow: {spec.learning_rate.rule} measures while the batch grows, so a run cannot go on with "
+            "another growth; give milestones from the start"
+        )
+    return (
+        "no milestones follow: batch.maximum holds the batch below what the growth wants, and the learning rate falls "
+        "in its place; give a larger maximum from the start"
+    )

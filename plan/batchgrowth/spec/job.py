@@ -68,7 +68,7 @@ class Metadata(Model):
     @model_validator(mode="before")
     @classmethod
     def _named(cls, given: Any) -> Any:
-        """Until a job with a generateName is made, what the name begins with is its name; a name goes before."""
+        """Use generateName as the name until the API server completes it; a name that is given replaces it."""
         start = given.get("generateName") if isinstance(given, dict) else None
         if start is None:
             return given
@@ -318,7 +318,7 @@ class JobSpec(Model):
     @property
     def promise(self) -> Promise:
         """Return what the weights depend on: the exchange's promise, unless a GPU's kernels are nondeterministic."""
-        if self.deterministic is False:
+        if self.deterministic is False and self.workload.device != "CPU":
             return "Nondeterministic"
         promise: Promise = self.exchange.entry.promise
         return promise

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -79,10 +79,19 @@ def differences(there: Mapping[str, object], here: Mapping[str, object]) -> str:
 
     Decimals are compared by value: "0.001" and "1e-3" are the same mathematics.
     """
-    values_there = _by_value(there, _spec_schema())
-    values_here = _by_value(here, _spec_schema())
-    names = sorted(name for name in there.keys() | here.keys() if values_there.get(name) != values_here.get(name))
-    return "; ".join(f"{name}: {_short(there.get(name))} there, {_short(here.get(name))} here" for name in names)
+    found = _differing(there, here, _spec_schema(), "")
+    return "; ".join(f"{path}: {_short(was)} there, {_short(now)} here" for path, was, now in found)
+
+
+def _differing(there: Any, here: Any, node: Schema, path: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the path and both values of each field that differs, of a field of fields only those that do."""
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        fields = node.get("properties", {})
+        for name in sorted(there.keys() | here.keys()):
+            below = f"{path}.{name}" if path else name
+            yield from _differing(there.get(name), here.get(name), fields.get(name, {}), below)
+    elif _by_value(there, node) != _by_value(here, node):
+        yield path, there, here
 
 
 @cache

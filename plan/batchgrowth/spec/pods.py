@@ -26,11 +26,16 @@ PROBE_HANDLERS = frozenset({"exec", "grpc", "httpGet", "tcpSocket"})
 """What a probe may do; the API server refuses a probe that does two of these."""
 
 OWN_LABELS = frozenset(names.labels("", ""))
-OWN_VOLUMES = frozenset({"batchgrowth", "batchgrowth-source", "tmp"})
-OWN_MOUNTS = frozenset({"/etc/batchgrowth", "/etc/batchgrowth-source", "/tmp"})  # noqa: S108  (a path inside the container)
+SOURCE_VOLUME = "batchgrowth-source"
+SOURCE_FOLDER = "/etc/batchgrowth-source"
+"""The folder of trainer and workers with the files of `workload.source`; it precedes sys.path."""
+OWN_VOLUMES = frozenset({"batchgrowth", SOURCE_VOLUME, "tmp"})
+OWN_FOLDERS = frozenset({"/etc/batchgrowth", SOURCE_FOLDER, "/tmp"})  # noqa: S108  (a path inside the container)
+FILES_PREFIX = "/etc/batchgrowth/"
+"""The beginning of each path below the folder with the job, its plan and its certificates."""
 OWN_POD_FIELDS = frozenset({"restartPolicy", "serviceAccount", "serviceAccountName"})
 OWN_CONTAINER_FIELDS = frozenset({"args", "command", "image", "imagePullPolicy"})
-OWN_VARIABLES = frozenset({"MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"})
+OWN_VARIABLES = frozenset({"MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POD_NAME"})
 OWN_PREFIXES = ("BATCHGROWTH_", "DASK_DISTRIBUTED__COMM__")
 LOG_VARIABLES = frozenset({"BATCHGROWTH_LOG_FORMAT", "BATCHGROWTH_LOG_LEVEL"})
 """Variables that users may set in spite of their prefix."""
@@ -68,7 +73,9 @@ def _owned(metadata: Mapping[str, Any], pod: Mapping[str, Any]) -> Iterator[Brok
         if container["name"] == CONTAINER:
             path = f"spec.containers.{CONTAINER}"
             yield from _own_fields(container, OWN_CONTAINER_FIELDS, path)
-            yield from _own_entries(container.get("volumeMounts", ()), "mountPath", OWN_MOUNTS, f"{path}.volumeMounts")
+            mounts = container.get("volumeMounts", ())
+            below = {entry["mountPath"] for entry in mounts if entry["mountPath"].startswith(FILES_PREFIX)}
+            yield from _own_entries(mounts, "mountPath", OWN_FOLDERS | below, f"{path}.volumeMounts")
             variables = {entry["name"] for entry in container.get("env", ())}
             prefixed = {name for name in variables if name.startswith(OWN_PREFIXES)}
             own = (OWN_VARIABLES | prefixed) - LOG_VARIABLES
@@ -109,12 +116,9 @@ def _shapeless(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
 
 # From here on: what a user adds to the pods of trainer and workers alike, in the form of a pod.
 
-SOURCE_VOLUME = "batchgrowth-source"
-SOURCE_FOLDER = "/etc/batchgrowth-source"
-"""The folder of trainer and workers with the files of `workload.source`; it precedes sys.path."""
-RESERVED_VOLUMES = ("batchgrowth", SOURCE_VOLUME, "checkpoints", "shared-memory", "tmp")
-RESERVED_FOLDERS = ("/checkpoints", "/etc/batchgrowth", SOURCE_FOLDER, "/tmp")  # noqa: S108  (paths inside containers)
-RESERVED_VARIABLES = (*sorted(OWN_VARIABLES), "POD_NAME")
+RESERVED_VOLUMES = tuple(sorted({*OWN_VOLUMES, "checkpoints", "shared-memory"}))
+RESERVED_FOLDERS = tuple(sorted({*OWN_FOLDERS, "/checkpoints"}))
+RESERVED_VARIABLES = tuple(sorted(OWN_VARIABLES))
 OF_PODS = frozenset({"env", "envFrom", "pods", "resources", "volumeMounts", "volumes"})
 """Fields left out of the manifest that a trainer reads: it needs none of them, and an older one would refuse them."""
 VALUE_SOURCES = ("configMapKeyRef", "fieldRef", "fileKeyRef", "resourceFieldRef", "secretKeyRef")
@@ -232,8 +236,8 @@ class VolumeMount(Model):
         Rule(
             "mountPath",
             f"give another folder; the operator mounts its own at {', '.join(RESERVED_FOLDERS)}",
-            lambda m: m.mount_path not in RESERVED_FOLDERS and not m.mount_path.startswith("/etc/batchgrowth/"),
-            f"!(self.mountPath in {_cel(RESERVED_FOLDERS)}) && !self.mountPath.startsWith('/etc/batchgrowth/')",
+            lambda m: m.mount_path not in RESERVED_FOLDERS and not m.mount_path.startswith(FILES_PREFIX),
+            f"!(self.mountPath in {_cel(RESERVED_FOLDERS)}) && !self.mountPath.startsWith('{FILES_PREFIX}')",
         ),
     )
 

@@ -160,6 +160,6 @@ class Workers(Model):
         ),
     )
 
-    def desired(self, batch_size: int) -> int:
-        """Return batch_size // examplesPerWorker, clamped to minimum and maximum."""
-        return min(max(batch_size // self.examples_per_worker, self.minimum), self.maximum)
+    def desired(self, batch_size: int, maximum: int | None = None) -> int:
+        """Return batch_size // examplesPerWorker, clamped to minimum and maximum; `maximum` replaces its own."""
+        return min(max(batch_size // self.examples_per_worker, self.minimum), maximum or self.maximum)

@@ -4,14 +4,14 @@ import math
 from pathlib import Path
 
 import pytest
-from batchgrowth.forecast.answers import Candidates, cheapest, constant_batch, reclaimed_seconds, with_reclaims
+from batchgrowth.forecast.answers import Candidates, cheapest, reclaimed_seconds, with_reclaims
 from batchgrowth.forecast.course_time import plan_seconds, remaining_plan, run_time
 from batchgrowth.forecast.laws import laws
 from batchgrowth.forecast.networks import named
 from batchgrowth.forecast.sentences import sentence_of
 from batchgrowth.forecast.step_time import Constants, StepTime
 from batchgrowth.manifest.reading import load_manifest
-from batchgrowth.plan import make_plan
+from batchgrowth.plan import constant_plan, make_plan
 from batchgrowth.spec import JobSpec
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
@@ -89,7 +89,7 @@ def test_the_nearest_is_named_if_nothing_keeps_it() -> None:
 
 
 def test_a_constant_batch_takes_the_updates_that_plan_prints() -> None:
-    assert constant_batch(spec_of("digits.yaml")).updates == 1350
+    assert constant_plan(spec_of("digits.yaml")).updates == 1350
 
 
 def test_a_reclaimed_worker_leaves_the_others_at_work() -> None:
