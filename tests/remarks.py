@@ -341,8 +341,8 @@ CASES: list[tuple[str, Changes, str, Changes]] = [
     (
         "workers with less than a shard",
         {"batch__growth": GEOMETRIC, "batch__shard": 32},
-        "spec.workers.examplesPerWorker: 16 requests 4 workers in stage 2 and 5 others, whose 64 examples are 2 shards of "
-        "at most 32, so 2 never compute; give 32, the size of a shard",
+        "spec.workers.examplesPerWorker: 16 requests 4 workers in stage 2 and 5 others, whose 64 examples are 2 shards "
+        "of at most 32, so 2 never compute; give 32, the size of a shard",
         {"workers__examplesPerWorker": 32},
     ),
     (

@@ -192,10 +192,8 @@ def workers_without_shard(job: FinishedPlan) -> Iterable[Fault]:
         and workers.minimum <= enough
         and all(stage.batch_size <= job.plan.examples_per_epoch for stage in idle)
     ):
-        own = workers.examples_per_worker
-        yield Fault(
-            "spec.workers.examplesPerWorker", f"{own:,} {given}", f"give {job.plan.shard:,}, the size of a shard"
-        )
+        remedy = f"give {job.plan.shard:,}, the size of a shard"
+        yield Fault("spec.workers.examplesPerWorker", f"{workers.examples_per_worker:,} {given}", remedy)
     else:
         remedy = f"give {enough:,}"
         if workers.minimum > enough:

@@ -72,8 +72,8 @@ def no_block(spec: JobSpec) -> str:
         return f"no milestones follow: the run's own growth, {spec.batch.growth.type}, decides its next batches"
     if spec.learning_rate.entry.gain:
         return (
-            f"no milestones follow: {spec.learning_rate.rule} measures while the batch grows, so a run cannot go on with "
-            "another growth; give milestones from the start"
+            f"no milestones follow: {spec.learning_rate.rule} measures while the batch grows, so a run cannot go on "
+            "with another growth; give milestones from the start"
         )
     return (
         "no milestones follow: batch.maximum holds the batch below what the growth wants, and the learning rate falls "

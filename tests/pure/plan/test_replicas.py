@@ -85,7 +85,7 @@ def test_the_exchange_belongs_to_the_mathematics_if_the_weights_depend_on_it(sma
     entry = EXCHANGES[name]
     assert entry.example
     other = mathematics(small_job(f"exchange={json.dumps({'type': name, entry.block_name: entry.example})}").spec)
-    assert "exchange: " in differences(part, other)
+    assert f"exchange.{entry.block_name}" in differences(part, other)
 
 
 def test_patience_grows_with_the_round(small_job: Any) -> None:

@@ -64,7 +64,7 @@ def test_what_is_done_is_the_same(small_job: Any, before: Any, now: Any, epoch: 
     ("before", "now", "epoch", "expected"),
     [
         ((), ("seed=4",), 1, "seed: 3 there, 4 here"),
-        ((), ("epochs=40", "optimizer.sgd.momentum=0.8"), 1, "optimizer: "),
+        ((), ("epochs=40", "optimizer.sgd.momentum=0.8"), 1, "optimizer.sgd.momentum: \"0.9\" there, \"0.8\" here"),
         ((), ("batch.shard=8",), 1, "batch.shard: 4 there, 8 here"),
         ((), ("epochs=1",), 2, "2 epochs are done, and spec.epochs is 1"),
         (COSINE, (*COSINE, "epochs=40"), 2, "update 13 has learning rate 0.0426777 there, 0.0499229 here"),
@@ -73,7 +73,7 @@ def test_what_is_done_is_the_same(small_job: Any, before: Any, now: Any, epoch: 
         (WARM, (*CONSTANT, "learningRate.warmup={updates: 30}"), 2, "update 1 has learning rate 0.0025 there"),
         (WARM, CONSTANT, 2, "update 1 has learning rate 0.0025 there, 0.05 here"),
         (MEASURED, (*MEASURED, "epochs=40"), DONE, "the growth looks at the training after update "),
-        (MEASURED, ("batch.growth={type: LossRatio, looks: {everyEpochs: 1}}",), 2, "batch: "),
+        (MEASURED, ("batch.growth={type: LossRatio, looks: {everyEpochs: 1}}",), 2, "batch.growth.looks.everyEpochs: "),
         (
             (*STOPS, "evaluation.everyEpochs=3"), (*STOPS, "evaluation.everyEpochs=3", "epochs=40"), DONE,
             "stopEarly judges the evaluation after epoch 4, which is only due at the end",

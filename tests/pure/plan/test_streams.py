@@ -69,8 +69,9 @@ def test_a_closed_stream_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
             raise OSError("closed")
 
     system = SimpleNamespace(
-        fstat=fstat, open=lambda *given: opened.append(given), devnull="none", O_RDWR=2, fdopen=os.fdopen
-    )
+        fstat=fstat, open=lambda *given: opened.append(given), devnull="none", O_RDWR=2, fdopen=os.fdopen,
+        set_inheritable=lambda *_: None,
+    )  # fmt: skip
     monkeypatch.setattr(streams, "os", system)
     monkeypatch.setattr(sys, "stdin", None)
     before = sys.stdout
@@ -79,6 +80,19 @@ def test_a_closed_stream_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert opened == [("none", 2)]
     assert sys.stdin is not None
     assert sys.stdout is before
+
+
+def test_programs_that_a_process_starts_have_the_opened_stream_too() -> None:
+    """A descriptor of Python is its process's own, so a program would give the number to its first file."""
+    code = (
+        "import os, subprocess, sys; from batchgrowth.streams import open_what_is_closed; open_what_is_closed(); "
+        "sys.exit(subprocess.call([sys.executable, '-c', 'import os; os.fstat(1)']))"
+    )
+    ended = subprocess.run(
+        ["sh", "-c", 'exec "$0" -c "$1" >&-', sys.executable, code], capture_output=True, check=False
+    )
+
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 def test_what_stands_for_a_sign() -> None:
