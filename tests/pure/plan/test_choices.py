@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from batchgrowth import PlanError, extend, make_plan, registry
 from batchgrowth.choices import CHOICES, EXCHANGES, GROWTH, OPTIMIZERS, choices_help, growth_declared, growth_measured
-from batchgrowth.extend import GrowthEntry, OptimizerEntry, nothing_coarser
+from batchgrowth.extend import GrowthEntry, OptimizerEntry, RateEntry, nothing_coarser
 from batchgrowth.manifest.crd import openapi_schema
 from batchgrowth.manifest.reading import load_manifest
 from batchgrowth.registry import Registry
@@ -82,6 +82,11 @@ def test_a_bad_entry_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, entry: 
 
     with pytest.raises(TypeError, match=r"their_package\.their_module:ENTRY: .*; give a GrowthEntry with a CamelCase"):
         Registry("batch.growth.type", "Constant", GrowthEntry, growth_declared, growth_measured)
+
+
+def test_a_rule_with_a_gain_says_when_it_looks() -> None:
+    with pytest.raises(TypeError, match="Mine: a rule with a gain needs a block that derives from Windows"):
+        RateEntry(name="Mine", summary="measures", implementation=None, gain=lambda *_: 1.0)
 
 
 def test_too_many_stages_by_a_rule_that_names_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:

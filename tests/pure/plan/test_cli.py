@@ -122,6 +122,17 @@ def test_a_job_whose_weights_differ_says_so(
     assert f"\n{note}" in run(capsys, "plan", path)[1]
 
 
+def test_the_kernels_of_a_cpu_are_deterministic(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the promise stays, and the workers are checked; the note says that the setting changes nothing."""
+    monkeypatch.setenv("COLUMNS", "400")
+    cpu = ("--set", "workload.device=CPU", "--set", "deterministic=false")
+    printed = run(capsys, "plan", EXAMPLES / "digits.yaml", *cpu)[1]
+    assert "deterministic: false changes nothing on device CPU" in printed
+    assert "differ from run to run" not in printed
+
+
 def test_check_holds_the_pods_against_the_standard_of_the_cluster(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

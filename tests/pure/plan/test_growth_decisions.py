@@ -276,6 +276,13 @@ def test_a_batch_that_may_shrink_does() -> None:
     assert found[-1] == 32
 
 
+@pytest.mark.parametrize("asked", [87.5, 88.0, 1000.0])
+def test_whole_shards_shrink_no_batch_that_may_not(asked: float) -> None:
+    """The maximum is no whole number of shards, so the nearest one is smaller than the batch."""
+    course = Course(job("{type: LossRatio}", "batch.maximum=70", "batch.shard=64", "learningRate.rule=Linear"))
+    assert course.bounded(asked, 70) == 70
+
+
 def test_a_course_takes_at_most_256_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("batchgrowth.growth_decisions.MOST_DECISIONS", 2)
     found = decided(job("{type: NoiseScale}"), [(1.0, -1.0, 5.0)])

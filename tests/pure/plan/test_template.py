@@ -59,6 +59,11 @@ def test_good_templates(overlay: Any) -> None:
         (worker(env=[{"name": "OMP_NUM_THREADS"}]), "spec.workers.template.spec.containers.worker.env.OMP_NUM_THREADS"),
         (worker(env=[{"name": "BATCHGROWTH_SCHEDULER"}]), "spec.workers.template.spec.containers.worker.env."),
         (worker(env=[{"name": "DASK_DISTRIBUTED__COMM__X"}]), "spec.workers.template.spec.containers.worker.env."),
+        (worker(env=[{"name": "POD_NAME"}]), "spec.workers.template.spec.containers.worker.env.POD_NAME"),
+        (
+            worker(volumeMounts=[{"mountPath": "/etc/batchgrowth/tls"}]),
+            "spec.workers.template.spec.containers.worker.volumeMounts./etc/batchgrowth/tls",
+        ),
     ],
 )
 def test_what_the_operator_owns_is_refused(overlay: Any, field: str) -> None:

@@ -250,6 +250,18 @@ def test_a_model_that_computes_gradients_twice(replica_of: Callable[..., Replica
         assert all(torch.equal(alone[key], theirs[key]) for key in alone)
 
 
+def test_a_gradient_that_came_too_late_is_remembered(replica_of: Callable[..., Replica]) -> None:
+    """The update is repeated in a new generation, which has a stream of its own."""
+    model = Sometimes(after=1)
+    replica = replica_of(quiet(model), batch=JOB["batch"] | {"initial": 15, "maximum": 15, "shard": 15})
+    streams = [stream_of(replica), stream_of(replica)]
+    for stream in (streams[0], streams[0], streams[1], streams[1]):
+        assert stream is not None
+        list(in_run(stream, replica, model.late, 1))
+
+    assert [stream and (stream.is_wrong, stream.is_early) for stream in streams] == [(True, False), (False, False)]
+
+
 @pytest.mark.parametrize("step", [Backward, Freezing])
 def test_a_step_with_gradients_of_its_own(replica_of: Callable[..., Replica], step: Callable[[], Any]) -> None:
     """What it did before the last backward pass is done when the buckets are given."""

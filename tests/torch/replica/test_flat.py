@@ -128,6 +128,22 @@ def test_changes_of_shards_are_averaged_by_their_examples() -> None:
     assert bool(model.seen)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
+def test_a_small_integer_that_falls_is_averaged_too(dtype: torch.dtype) -> None:
+    """The difference of two unsigned numbers has a sign all the same."""
+    model = nn.Module()
+    model.register_buffer("left", torch.tensor([5], dtype=dtype))
+    buffers = FlatBuffers(model, CPU)
+    start = buffers.clone()
+    total = torch.zeros(buffers.length)
+    model.left -= 2
+    buffers.change_since(start, 1, total)
+    buffers.restore(start)
+    buffers.advance(total / 2)
+
+    assert model.left.tolist() == [4]
+
+
 def test_a_buffer_that_is_replaced_comes_back_to_its_view() -> None:
     model = Buffered()
     buffers = FlatBuffers(model, CPU)

@@ -208,6 +208,24 @@ def test_members_of_another_arithmetic_are_not_compared(small_job: Any) -> None:
         assert [MemberOutcome(UNTIL)] * 3 == outcomes
 
 
+def test_the_part_is_that_of_the_crew_that_differs(small_job: Any) -> None:
+    """The other crew computes each part otherwise, as another processor does."""
+
+    def last_bit(done: Partial, update: int) -> None:
+        if update >= 5:
+            done.row[-1:].view(torch.int32).bitwise_xor_(1)
+
+    with members(job_of(small_job), 4) as group:
+        replica = group[3].replica
+        replica.arithmetic = replace(replica.arithmetic, digest="0" * 64)
+        plant(group[3], flipped_from(0))
+        plant(group[0], last_bit)
+        outcomes, _ = trained(group)
+        found = outcomes[0].finding
+        assert found is not None
+        assert ((0,), "the loss") == (found.wrong, found.what)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bfloat16, torch.bool])
 def test_each_bit_changes_the_checksum(dtype: torch.dtype) -> None:
     vector = torch.ones(9).to(dtype)

@@ -90,6 +90,13 @@ def test_what_can_be_written_is_written(monkeypatch: pytest.MonkeyPatch) -> None
         assert reader.read() == "naïve"
 
 
+def test_a_process_without_the_stream_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    with lasting_output():
+        pass
+    assert sys.stdout is None
+
+
 def test_a_stream_without_a_descriptor_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stdout", stream)

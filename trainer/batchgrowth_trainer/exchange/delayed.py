@@ -45,7 +45,7 @@ class Delayed:
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self._replica = setting.replica
-        self._at_once = AllReduce(setting)
+        self._at_once = None if _ROWS in self._replica.registered else AllReduce(setting)
         self._reduction = Reduction(setting.group)
         self._run_of = partial(run_of, setting.group.rank, setting.group.size)
         self._room = torch.empty(self._replica.length, dtype=torch.float32, device=self._replica.device)
@@ -55,14 +55,19 @@ class Delayed:
     def round(self, stop_requested: Callable[[], bool]) -> Round:
         """Make sixteen updates, or as many as the epoch has left; without a delay, make one."""
         replica = self._replica
-        if _ROWS not in replica.registered:
+        if self._at_once is not None:
             return self._at_once.round(stop_requested)
         pending = PendingTotals(replica)
         began = time.perf_counter()
         self._wait_seconds = 0.0
         self._stop = False
         with undone_by_errors(replica), ThreadPoolExecutor(1, "exchange") as adding:
-            done = self._updates(pending, adding, stop=stop_requested())
+            try:
+                done = self._updates(pending, adding, stop=stop_requested())
+            except BaseException:
+                # After a failed addition, connections are out of step: each further one would wait for its timeout.
+                adding.shutdown(wait=False, cancel_futures=True)
+                raise
         waited = self._wait_seconds
         return Round(tuple(done), self._stop, time.perf_counter() - began - waited, 0.0, waited)
 

@@ -186,15 +186,17 @@ class SpotCheck:
         answers = [[tuple(answer) for answer in theirs.tolist()] for theirs in swap_with_all(group, mine)]
         wrong: list[int] = []
         undecided: set[int] = set()
+        what = ""
         for crew in crews:
             verdict = verdict_of([answers[rank] for rank in crew])
+            if verdict.is_same:
+                continue
+            what = differing_part(replica, [answer for rank in crew for answer in answers[rank]])
             if verdict.is_code:
-                what = differing_part(replica, [answer for rank in crew for answer in answers[rank]])
                 raise fickle_code(replica, step, shard, what)
             wrong += [crew[place] for place in verdict.wrong]
             if verdict.is_open:
                 undecided.update(crew)
-        what = differing_part(replica, [answer for crew in crews for rank in crew for answer in answers[rank]])
         to_judge = tuple(theirs[0] if rank in undecided else None for rank, theirs in enumerate(answers))
         raise Found(Finding(step.after.update, step, shard, what, tuple(wrong), to_judge))
 

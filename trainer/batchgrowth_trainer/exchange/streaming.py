@@ -55,15 +55,14 @@ class Stream:
     come.
 
     If backward reaches a parameter after its bucket was given, `is_wrong` becomes true: the sums of that update are
-    worthless, and from then on no bucket is given early.
+    worthless. From then on no bucket of this replica is given early, also in later generations, whose streams are new.
     """
 
     def __init__(self, replica: Replica, places: Sequence[slice]) -> None:
         self.places = tuple(places)
         self.is_wrong = False
         self._replica = replica
-        self._may_be_early = replica.parameters.vector.is_cpu
-        self._reached: set[int] | None = None  # the numbers of the parameters that have a gradient
+        self._reached: set[int] = set()  # the numbers of the parameters that have had a gradient
         self._bucket_of = [
             next(number for number, place in enumerate(places) if place.start <= span.start < place.stop)
             for span in replica.parameters.spans
@@ -72,7 +71,11 @@ class Stream:
     @property
     def is_early(self) -> bool:
         """Return whether buckets are given before the backward pass is over."""
-        return self._may_be_early and self._reached is not None
+        return self._may_be_early and bool(self._reached)
+
+    @property
+    def _may_be_early(self) -> bool:
+        return self._replica.may_send_early and self._replica.parameters.vector.is_cpu
 
     def sums(self, nodes: Sequence[tuple[int, int]], compute: ComputeShard, give: Give) -> list[Partial]:
         """Compute these subtrees' shards by `compute`, hand all their buckets to `give`, and return the subtrees' sums.
@@ -93,16 +96,15 @@ class Stream:
             middle = split(first, end)
             lefts.append(tree_sum(first, middle, compute, replica.add))
             first = middle
-        expected = range(len(self._bucket_of)) if self._reached is None else self._reached
+        expected = self._reached or range(len(self._bucket_of))
         counts = Counter(self._bucket_of[number] for number in expected)
         missing = [counts[number] for number in range(len(self.places))]
         last = _LastShard(self, missing, [p.row for p in done], [p.row for p in lefts], give)
         chain = [*lefts, compute(first, partial(self._followed, last))]
         last.end(chain[-1].row, replica.parameters.length)
-        self._may_be_early = self._may_be_early and not (last.has_twice or last.is_wrong)
+        replica.may_send_early = replica.may_send_early and not (last.has_twice or last.is_wrong)
         self.is_wrong = last.is_wrong
-        if self._reached is None:
-            self._reached = last.reached
+        self._reached |= last.reached
         chain[0].hi = end
         replica.rows.release(chain[1:])
         return [*done, chain[0]]

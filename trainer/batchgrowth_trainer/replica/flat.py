@@ -348,7 +348,10 @@ class FlatBuffers:
         at = 0
         for dtype, flat in self.vectors.items():
             part = out[at : at + flat.numel()]
-            part.copy_(flat.float() - start[dtype].float() if dtype is torch.bool else flat - start[dtype])
+            wide = dtype  # one in which the difference has a sign
+            if not dtype.is_floating_point:
+                wide = torch.int64
+            part.copy_(flat.to(wide) - start[dtype].to(wide))
             if dtype in self._unbounded:  # an unchanged -inf gives NaN above, and must give 0
                 begun = torch.isfinite(flat) & ~torch.isfinite(start[dtype])
                 part.copy_(torch.where(begun, flat.masked_fill(flat == 0, _TINY), part))
@@ -368,7 +371,7 @@ class FlatBuffers:
                     flat.masked_fill_(~torch.isfinite(flat) & (part != 0), 0.0)
                 flat.add_(part.to(dtype))
             else:
-                flat.add_(part.round().to(dtype))
+                flat.copy_(flat.long() + part.round().long())
             at += flat.numel()
 
 

@@ -146,6 +146,8 @@ class Replica:
 
         Set by exchange.strategy.prepare_exchange if the job has an exchange.compression.
         """
+        self.may_send_early = True
+        """Whether a gradient may be sent before the backward pass is over: false once one came too late, or twice."""
         self.registered: dict[str, Tensor] = {}
         self.position = Position()
         self.is_whole = True

@@ -105,7 +105,8 @@ class TorchOptimizer:
         """
         # The optimizer may draw random numbers: seeded by the update, every process draws the same.
         seed_generators(draw_seed(self._seed, "optimizer", updates_done))
-        stepped = [not mark and updates_done > 0 for mark in self.state[_UNSTEPPED].tolist()]
+        # A mark between 0 and 1 is a mean over logical replicas, of which some have stepped the parameter.
+        stepped = [mark < 1 and updates_done > 0 for mark in self.state[_UNSTEPPED].tolist()]
         for index, (leaf, span) in enumerate(zip(self._leaves, self._spans, strict=True)):
             leaf.grad = None if index in unreached else span.of(gradient)
         with reported_as_workload_error(f"{FIELD}: {self._settings.optimizer} at update {updates_done + 1}", _REMEDY):

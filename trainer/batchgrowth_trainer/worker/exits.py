@@ -57,4 +57,5 @@ def _flush(code: int, why: str) -> None:
 
 def _flush_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        if stream is not None:  # as in a process that was started without it
+            stream.flush()

@@ -89,7 +89,9 @@ def lasting_output() -> Iterator[Output]:
         yield output
     finally:
         for name, stream in before.items():
-            getattr(sys, name).flush()
+            present = getattr(sys, name)
+            if present is not None:  # as in a process that was started without it
+                present.flush()
             setattr(sys, name, stream)
 
 

@@ -88,6 +88,20 @@ def test_the_nearest_is_named_if_nothing_keeps_it() -> None:
     assert (neither.maximum, neither.kept) == (40, False)
 
 
+def test_the_nearest_is_nearest_by_the_end_that_counts() -> None:
+    """Four workers are quicker, but two have run before, so their time is surer."""
+    found = candidates_of(spec_of("digits.yaml"))
+    constants = Constants(
+        label="x", step=StepTime(per_example=0.001, per_worker=0.04), error=0.05, seen_workers=frozenset({1, 2})
+    )
+    found = Candidates(found.spec, found.plan, constants.step)
+    nearest = cheapest(found, constants, None, 1.0, None)
+    ends = {maximum: run_time(found.plan_with(maximum), constants).seconds.high for maximum in found.seconds}
+
+    assert nearest.maximum == min(ends, key=lambda maximum: ends[maximum])
+    assert nearest.maximum != min(found.seconds, key=lambda maximum: found.seconds[maximum])
+
+
 def test_a_constant_batch_takes_the_updates_that_plan_prints() -> None:
     assert constant_plan(spec_of("digits.yaml")).updates == 1350
 

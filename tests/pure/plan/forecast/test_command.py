@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from batchgrowth import cli
-from batchgrowth.forecast import command
+from batchgrowth.forecast import command, prices
 from batchgrowth.forecast.networks import named
 from batchgrowth.forecast.step_time import Constants, Estimated, StepTime
 from batchgrowth.forecast.tables import number, unit_of
@@ -142,6 +142,19 @@ def test_a_manifest_that_keeps_a_deadline(run: Run) -> None:
     assert json.loads(out)["choice"]["manifest"]["spec"]["workers"]["maximum"] == 10
 
 
+def test_a_deadline_for_the_shortest_manifest(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "apiVersion: batchgrowth.dev/v1alpha1\nkind: BatchGrowthJob\nmetadata: {name: short}\nspec: {workload: "
+        "{entrypoint: 'a:b', examples: 1000}, epochs: 2, batch: {initial: 32, maximum: 64}, learningRate: "
+        "{initial: '0.1'}}\n"
+    )
+    code, out, _ = run(path, "--network", "moderate", "--deadline", "1h")
+
+    assert code == 0
+    assert read_manifest(out).spec.workers.maximum == 1
+
+
 def test_a_deadline_or_a_budget_that_cannot_be_kept(run: Run) -> None:
     code, out, err = run(TABLE1, "--network", "moderate", "--deadline", "10m")
     assert (code, out) == (2, "")
@@ -182,6 +195,7 @@ def test_a_deadline_or_a_budget_that_cannot_be_kept(run: Run) -> None:
         ),
         (["--region", "x"], "--region: 'x'; give the catalog that has it with --prices, or remove it"),
         (["--fit", "x", "--measure"], "--measure: given, and --fit too; give one of them"),
+        (["--fit", "x", "--network", "paper"], "--network: paper, whose computing is the paper's; give moderate, high"),
         (
             ["--network", "paper", "--deadline", "8h"],
             "--network: paper, which is three networks; give one of them: moderate or high",
@@ -249,10 +263,16 @@ def test_a_price_that_a_catalog_does_not_have(run: Run, catalog: Path, options: 
         (b"", "no column InstanceType"),
         (b"\xff\xfe", "no text"),
         (b"InstanceType,Price,SpotPrice\n", "no instance"),
+        (b'InstanceType,Price,SpotPrice\nbox,1,"' + b"1" * 140_000, "no CSV (field larger than field limit (131072))"),
+        (b"x" * 1025, "more than 1,024 bytes"),
     ],
 )
-def test_what_is_no_catalog(run: Run, tmp_path: Path, text: bytes | None, found: str) -> None:
+def test_what_is_no_catalog(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes | None, found: str
+) -> None:
     path = tmp_path / "x.csv"
+    if found.startswith("more than"):
+        monkeypatch.setattr(prices, "LARGEST_BYTES", 1024)
     if text is not None:
         path.write_bytes(text)
 
@@ -266,7 +286,7 @@ def test_a_catalog_with_one_instance_needs_no_name(run: Run, tmp_path: Path) -> 
     many = tmp_path / "many.csv"
     many.write_text(f"InstanceType,Price,SpotPrice,Region\n{names}\n")
     one = tmp_path / "one.csv"
-    one.write_text("InstanceType,Price,SpotPrice\nbox,2,\n")
+    one.write_text("InstanceType,Price,SpotPrice\nbox,2,\n", encoding="utf-8-sig")  # as Excel writes it
 
     assert "price: box in any region, on demand: $2 per" in run(DIGITS, "--network", "high", "--prices", one)[1]
     assert "give one of i0, i1, i2, i3, i4, …" in run(DIGITS, "--network", "high", "--prices", many)[2]
@@ -294,6 +314,28 @@ def test_a_file_of_constants_with_a_fault(run: Run, tmp_path: Path, text: str, m
 
     assert code == 2
     assert err.startswith(message.format(path))
+
+
+def test_constants_with_which_computing_takes_no_time(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("stepTime: {perDoubling: 0.001}")
+
+    assert run(DIGITS, "--network", path)[2].startswith(
+        f"--network: {path}, with which computing takes no time; give stepTime.perExample"
+    )
+
+
+def test_a_file_of_constants_that_is_too_large(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(f"stepTime: {{perExample: 1}} #{'x' * (1 << 20)}")
+
+    assert run(DIGITS, "--network", path)[2].startswith(f"{path}: more than 1,048,576 bytes; give a file of constants")
+
+
+def test_a_choice_that_replaces_anothers_block_is_told_of(run: Run) -> None:
+    _, _, err = run(DIGITS, "--network", "high", "--set", "batch.growth.type=Constant")
+
+    assert "batch.growth.geometric" in err
 
 
 def test_a_file_of_constants(run: Run, tmp_path: Path) -> None:
@@ -341,6 +383,20 @@ def test_a_measured_gradient_scales_the_exchange(run: Run, monkeypatch: pytest.M
     (found,) = json.loads(out)["forecasts"]
 
     assert found["stages"][-1]["secondsPerUpdate"] == pytest.approx(20 * moderate.step.per_doubling)
+
+
+def test_the_label_of_a_network_changes_nothing(monkeypatch: pytest.MonkeyPatch, run: Run, tmp_path: Path) -> None:
+    """The constants of a file hold for the user's own gradient, whatever the user calls the network."""
+
+    def measured(*_: Any) -> tuple[Constants, int]:
+        return Constants(label="measured", step=StepTime(per_update=1e-9)), 4
+
+    monkeypatch.setattr(command.pkgutil, "resolve_name", {command.MEASURED: measured}.__getitem__)
+    path = tmp_path / "x.yaml"
+    path.write_text("label: high\nstepTime: {perGroup: 2}")
+    out = run(DIGITS, "--measure", "--network", path, "--set", "workers.minimum=4", "--json")[1]
+
+    assert json.loads(out)["forecasts"][0]["stages"][-1]["secondsPerUpdate"] == pytest.approx(2)
 
 
 def test_a_forecast_is_drawn_by_the_trainer(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
