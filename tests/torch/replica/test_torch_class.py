@@ -88,6 +88,19 @@ def test_another_process_goes_on_with_the_same_bits(small_job: Any, case: str) -
     assert torch.equal(flats[0].vector, flats[1].vector)
 
 
+def test_what_some_replicas_have_stepped_keeps_its_state(small_job: Any) -> None:
+    """Logical replicas share the mean of their marks, and the means of what their optimizers keep."""
+    flats = [FlatParameters(model(), torch.device("cpu")) for _ in range(2)]
+    known, mixed = (optimizer(small_job, flat, override(*CASES["AMSGrad"])) for flat in flats)
+    for each, flat in zip((known, mixed), flats, strict=True):
+        for update in range(3):
+            each.step(gradient(flat, update), RATES[update], update)
+    mixed.state["unstepped"][0] = 1 / 3
+    for each, flat in zip((known, mixed), flats, strict=True):
+        each.step(gradient(flat, 3), RATES[3], 3)
+    assert torch.equal(flats[0].vector, flats[1].vector)
+
+
 def test_beginning_again_forgets_what_was_kept(small_job: Any) -> None:
     flat = FlatParameters(model(), torch.device("cpu"))
     mine, start = optimizer(small_job, flat, override(*CASES["of one's own"])), flat.vector.data.clone()
