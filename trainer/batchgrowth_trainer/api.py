@@ -213,10 +213,13 @@ class Run:
 
     def _model(self, *, best: bool) -> nn.Module:
         with reported_in_python():
-            if best not in self._models or self._result is None:  # a run that trains has another model soon
-                self._take_result()
-                self._models[best] = trained_model(self._there(), best=best, say=_say)
-            return self._models[best]
+            self._take_result()
+            if best in self._models:
+                return self._models[best]
+            model = trained_model(self._there(), best=best, say=_say)
+            if self._result is not None:  # a run that trains has another model soon
+                self._models[best] = model
+            return model
 
     def plot(self) -> Plot:
         """Draw loss, metrics, batch and workers by epoch, update and second, as plot.png and plot.html in the folder.
