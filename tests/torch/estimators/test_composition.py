@@ -165,6 +165,14 @@ def test_metrics_are_of_validation_data() -> None:
     assert [row["epoch"] for row in est.history_] == [1, 2]
 
 
+def test_the_accuracy_of_probabilities_is_that_of_the_score() -> None:
+    module = nn.Sequential(nn.Linear(4, 1), nn.Sigmoid())
+    est = estimator(module=module, loss=nn.BCELoss).fit(X[:40], Y[:40] == 1, validation=(X[40:], Y[40:] == 1))
+
+    assert est.history_[-1]["test_accuracy"] == pytest.approx(est.score(X[40:], Y[40:] == 1))
+    assert set(est.predict(X[40:])) == {False, True}
+
+
 def test_a_run_can_be_kept(fitted: DaskClassifier, tmp_path: Path) -> None:
     est = estimator(output_dir=tmp_path / "kept").fit(X, Y)
     run = load(tmp_path / "kept")

@@ -28,7 +28,13 @@ from batchgrowth_trainer.estimators.examples import (
 )
 from batchgrowth_trainer.estimators.job import job_with
 from batchgrowth_trainer.estimators.parameters import NestedParameters
-from batchgrowth_trainer.estimators.workload import Recipe, accuracy, check_loss, check_module
+from batchgrowth_trainer.estimators.workload import (
+    Recipe,
+    accuracy,
+    accuracy_of_probabilities,
+    check_loss,
+    check_module,
+)
 from batchgrowth_trainer.record.checkpoint import Saved
 from batchgrowth_trainer.record.functions import entrypoint_of
 from batchgrowth_trainer.replica.data import fetch, to_device
@@ -336,7 +342,9 @@ class DaskClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         return max(2, len(self.classes_))
 
     def _metrics(self) -> Mapping[str, Callable[..., Any]]:
-        return {"accuracy": accuracy} if self.metrics is None else self.metrics
+        if self.metrics is not None:
+            return self.metrics
+        return {"accuracy": accuracy_of_probabilities if _is_of(self._loss(), nn.BCELoss) else accuracy}
 
     def _target(self, y: np.ndarray, *, reset: bool) -> Tensor:
         if y.ndim == 2 and y.shape[1] == 1:

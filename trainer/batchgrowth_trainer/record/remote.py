@@ -122,8 +122,15 @@ class Bucket:
     def delete(self, names: Sequence[str]) -> None:
         """Delete objects; a missing object is not an error."""
         with _told(self.uri, "old checkpoints cannot be deleted"):
-            if names:
-                obstore.delete(self._store, list(names))
+            try:
+                if names:
+                    obstore.delete(self._store, list(names))
+            except FileNotFoundError as error:  # S3 alone takes a missing object for deleted
+                if _code(str(error)) in _NO_BUCKET:
+                    raise
+                for name in names:
+                    with suppress(FileNotFoundError):
+                        obstore.delete(self._store, name)
 
     def rename(self, name: str, other: str) -> None:
         """Rename an object; a missing object is not an error."""
