@@ -23,6 +23,7 @@ from batchgrowth.spec import JobSpec
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from batchgrowth_trainer.record.functions import FUNCTION_FILE, is_function
+from batchgrowth_trainer.user_errors import LIBRARIES
 
 ORIGIN_FILE = "workload.json"
 _PACKAGES = ("batchgrowth", "torch", "numpy")
@@ -168,7 +169,7 @@ def _found(entrypoint: str, folders: Sequence[str]) -> tuple[str, dict[str, str]
         home = Path(folder or ".").resolve()
         if _file_of(home, module) is None:
             continue
-        if module.partition(".")[0] == _OURS or {"site-packages", "dist-packages"} & set(home.parts):
+        if module.partition(".")[0] == _OURS or not LIBRARIES.isdisjoint(home.parts):
             break
         return str(home), _digests(home, module)
     file = _installed(module)
