@@ -359,10 +359,10 @@ class DaskClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         labels = labels_in(dataset)
         if reset:
             self._set_classes(labels)
+        encoded(labels, self.classes_)  # refuses other labels
         is_number = self.classes_.dtype.kind in "iu"
         if is_number and np.array_equal(self.classes_, np.arange(len(self.classes_))):
             return Given(dataset)
-        encoded(labels, self.classes_)
         return Given(dataset, self.classes_)
 
     def _set_classes(self, labels: np.ndarray) -> None:

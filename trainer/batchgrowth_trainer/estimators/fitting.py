@@ -34,11 +34,12 @@ from batchgrowth_trainer.record.output import WEIGHTS_FILE
 from batchgrowth_trainer.record.snapshot import Snapshot
 from batchgrowth_trainer.record.storage import CHECKPOINTS
 from batchgrowth_trainer.replica.flat import modules_of
-from batchgrowth_trainer.replica.seeds import seed_generators, untouched_randomness
+from batchgrowth_trainer.replica.seeds import untouched_randomness
 from batchgrowth_trainer.replica.state_dict import load_exported
 from batchgrowth_trainer.sinks.display import NotebookDisplay, make_display
 from batchgrowth_trainer.sinks.events import Event, Note, Sink, Sinks
 from batchgrowth_trainer.stopping import stoppable
+from batchgrowth_trainer.user_code import seed_for_model
 
 _ONE_AT_A_TIME = threading.Lock()
 """A run sets the threads and generators of its process, so fits in several threads take turns."""
@@ -211,7 +212,7 @@ def position_in(plan: Plan, position: Position) -> Position:
 def trained_module(job: BatchGrowthJob, recipe: Recipe, state_dict: Mapping[str, Tensor]) -> nn.Module:
     """Return the recipe's module with these weights, on the CPU and in eval mode."""
     with untouched_randomness():
-        seed_generators(model_seed(job.spec))
+        seed_for_model(model_seed(job.spec))
         workload = recipe.workload()
     load_exported(modules_of(workload.model, workload.loss_module), state_dict)
     return workload.model.eval()
