@@ -53,7 +53,7 @@ _WANTED = (
 )
 # Errors and notes name the command line's options and a manifest's fields; these are said in Python's words.
 _CELL = re.compile(r"([^\s()]*ipykernel_\d+[^\s()]*\.py):(\d+)")
-_OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
+_OPTION = re.compile(r"(?<![\w/.-])--([a-z]+(?:-[a-z]+)*)\b")  # not in a path
 _KEYWORD = re.compile(r"\bworkload\.(arguments|examples|device)\b")
 
 
@@ -72,8 +72,8 @@ def reported_in_python() -> Iterator[None]:
 
 def in_python(text: str) -> str:
     """Return the text with `output_dir` instead of `--output-dir`, and `Cell In[3]` instead of the cell's file."""
-    text = _KEYWORD.sub(r"\1", text.replace("--resume", "resume=True").replace("workload.entrypoint", "workload"))
-    text = _OPTION.sub(lambda found: found[1].replace("-", "_"), text)
+    text = _KEYWORD.sub(r"\1", text.replace("workload.entrypoint", "workload"))
+    text = _OPTION.sub(lambda found: "resume=True" if found[1] == "resume" else found[1].replace("-", "_"), text)
     text = NAMED.sub(r"\1", text)
     here = shell()
     if here is None:

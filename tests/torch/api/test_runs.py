@@ -241,7 +241,9 @@ def test_two_runs_whose_modules_have_one_name_have_their_own_models(tmp_path: Pa
     forget()
     second = own(tmp_path / "second", "second_helper", 5)
 
+    sys.path[:0] = [str(tmp_path), str(tmp_path / "first")]
     assert [load(run).model[0].out_features for run in (first, second, first)] == [4, 5, 4]
+    assert sys.path.count(str(tmp_path / "first")) == 1
 
 
 @pytest.mark.fault("N09")

@@ -139,6 +139,7 @@ def find_workload(run: Path, spec: JobSpec, given: Sequence[Path] = ()) -> tuple
 def _prefer(origin: Origin) -> None:
     """Put the origin's folder first if it is on the path, and forget modules of the same names from elsewhere."""
     if origin.folder in sys.path[1:]:
+        sys.path.remove(origin.folder)
         sys.path.insert(0, origin.folder)
     tops = {Path(name).parts[0].removesuffix(".py") for name in origin.sources}
     for name, module in list(sys.modules.items()):
