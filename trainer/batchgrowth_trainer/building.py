@@ -70,8 +70,8 @@ def build_replica(spec: JobSpec, *, trained: bool = False) -> Replica:
     device = make_device(spec)
     with reported_as_workload_error(f"{given.entrypoint}: preparing the model"):
         replica = Replica(spec, workload, device)
-    prepare_exchange(replica)  # before the first shard, whose sums an exchange.compression rounds
     try:
+        _prepare_exchange(replica)  # before the first shard, whose sums an exchange.compression rounds
         try_out(replica)
         try_evaluation(replica)
         replica.growth.try_out()
@@ -80,6 +80,12 @@ def build_replica(spec: JobSpec, *, trained: bool = False) -> Replica:
         replica.loaders.close()
         raise
     return replica
+
+
+def _prepare_exchange(replica: Replica) -> None:
+    """Let the exchange, which may be another distribution's, register its tensors. Raises WorkloadError."""
+    with reported_as_workload_error(f"exchange {replica.spec.exchange.type}: preparing it"):
+        prepare_exchange(replica)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +184,7 @@ def trained_model(folder: Path, *, best: bool = False, say: Say = _in_silence) -
         model, loss = deepcopy((workload.model, workload.loss_module))
         replica = Replica(job.spec, workload, torch.device("cpu"))
         with closing(replica.loaders):
-            prepare_exchange(replica)
+            _prepare_exchange(replica)
             replica.restore(weights.saved.snapshot)
             load_exported(modules_of(model, loss), weights.state_dict(replica))
     return model.eval()

@@ -152,7 +152,8 @@ def encoded(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     if np.any(odd):
         where = int(np.argmax(odd))
         listed = ", ".join(map(str, classes[:10].tolist()))
-        raise SpecError([Fault("y", f"row {where} has the label {plain_label(y[where])!r}", f"give labels among {listed}")])
+        given = f"row {where} has the label {plain_label(y[where])!r}"
+        raise SpecError([Fault("y", given, f"give labels among {listed}")])
     return places.astype(np.int64)
 
 
