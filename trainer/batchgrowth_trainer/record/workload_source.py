@@ -79,7 +79,7 @@ class Origin(BaseModel):
         return (json.dumps(self.model_dump(), indent=2) + "\n").encode()
 
     def changes(self, now: "Origin") -> list[str]:
-        """Return the sources that differ now, with "no longer there" and "new" where they are that."""
+        """Return the names of the sources that differ now, are no longer there, or are new."""
         both = sorted(self.sources.keys() | now.sources.keys())
         return [name for name in both if self.sources.get(name) != now.sources.get(name)]
 
