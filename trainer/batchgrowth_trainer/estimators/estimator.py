@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from batchgrowth.errors import Fault, SpecError
 from dask.system import CPU_COUNT
+from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin, RegressorMixin, clone
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import check_random_state
@@ -446,14 +447,10 @@ def _probabilities(outputs: np.ndarray, loss: Any) -> np.ndarray:
     if outputs.ndim == 1 or outputs.shape[1] == 1:
         second = outputs.reshape(-1)
         if not _is_of(loss, nn.BCELoss):
-            second = 1 / (1 + np.exp(-second))
+            second = expit(second)
         return np.stack([1 - second, second], axis=1)
-    if _is_of(loss, nn.NLLLoss):
-        likely: np.ndarray = np.exp(outputs)
-        return likely
-    shifted: np.ndarray = np.exp(outputs - outputs.max(axis=1, keepdims=True))
-    shifted /= shifted.sum(axis=1, keepdims=True)
-    return shifted
+    likely: np.ndarray = np.exp(outputs) if _is_of(loss, nn.NLLLoss) else softmax(outputs, axis=1)
+    return likely
 
 
 def _is_of(loss: Any, *kinds: type) -> bool:

@@ -1,5 +1,6 @@
 """A fit: the job of an estimator trained by the code that trains a manifest, in a folder of its own."""
 
+import math
 import sys
 import threading
 from bisect import bisect_left
@@ -61,7 +62,6 @@ class Fitted:
 class _EpochTable:
     """A sink that keeps a row for each epoch."""
 
-    examples: int
     rows: list[dict[str, Any]] = field(default_factory=list)
     _open: bool = False
     _before: float = 0.0
@@ -79,18 +79,16 @@ class _EpochTable:
             self._before = float(int(row.epoch)) if row.epoch % 1 else row.epoch - 1
             self._open = True
         last = self.rows[-1]
-        begun = max(self._before, 0.0)
-        last["loss"] += row.loss * (row.epoch - begun)
+        last["loss"] += row.loss * (row.epoch - self._before)
         self._before = row.epoch
         last.update(
-            epoch=-(-row.epoch // 1),
+            epoch=math.ceil(row.epoch),
             updates=row.update,
             batch_size=row.batch_size,
             lr=row.learning_rate,
             n_workers=row.workers,
             seconds=row.seconds,
         )
-        last["epoch"] = int(last["epoch"])
         self._open = row.epoch % 1 != 0
 
 
@@ -144,7 +142,7 @@ def fit(
             function=_pickled(recipe, entrypoint),
             **workers,
         )
-        epochs = _EpochTable(job.spec.workload.examples)
+        epochs = _EpochTable()
         audience = Sinks([epochs, *sinks])
         if progress:
             audience.put_first([InPython(NotebookDisplay() if shell() is not None else make_display())])
