@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from batchgrowth import errors
+from batchgrowth_trainer import __main__
 from batchgrowth_trainer.__main__ import in_a_pod
 
 PAGE = (Path(__file__).parents[2] / "docs" / "exit-codes.md").read_text()
@@ -38,3 +39,15 @@ def test_every_row_says_when_and_what_to_do() -> None:
 def test_a_pod_is_not_told_of_an_option(text: str, in_the_log: str) -> None:
     """Its trainer always resumes, and Kubernetes gives the options."""
     assert in_the_log == in_a_pod(text)
+
+
+@pytest.mark.parametrize(("given", "code"), [(None, 0), (0, 0), (3, 3), ("what is wrong", 1)])
+def test_a_text_to_exit_with_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: object, code: int
+) -> None:
+    def app() -> None:
+        raise SystemExit(given)
+
+    monkeypatch.setattr(__main__, "app", app)
+    assert __main__._exit_code() == code
+    assert ("what is wrong" in capsys.readouterr().err) == (given == "what is wrong")

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 from batchgrowth.cli import DaskLogLevelOption, LogFormatOption, LogLevelOption
 from batchgrowth.contract.logs import DEFAULT_LOGS, LogFormat, LogLevel, Logs
-from batchgrowth.errors import BatchGrowthError, Interrupted, PlanError
+from batchgrowth.errors import BatchGrowthError, PlanError
 from batchgrowth.manifest.reading import load_stored
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.spec import BatchGrowthJob
@@ -71,7 +71,7 @@ def main(
     from batchgrowth_trainer.sinks.display import make_display
     from batchgrowth_trainer.sinks.events import Note, Sinks, Stopped
     from batchgrowth_trainer.sinks.report import Reporter
-    from batchgrowth_trainer.stopping import interrupts
+    from batchgrowth_trainer.stopping import stoppable
     from batchgrowth_trainer.worker.logs import set_up_logs
 
     paths = (str(source),) if manifest.spec.workload.source else ()  # as it is mounted in trainer and workers
@@ -88,9 +88,9 @@ def main(
     console = Console(force_terminal=None if logs == DEFAULT_LOGS else False)
     reporter = Reporter(deliver, count_start, fence.fall if fence else lambda _: None)
     sinks = Sinks([make_display(console), reporter])
-    first_stop = Note("stop requested: writing a checkpoint, then exiting")
+    first_stop = "stop requested: writing a checkpoint, then exiting"
     try:
-        with lasting_output() as output, interrupts(lambda: sinks.handle(first_stop)) as requested:
+        with lasting_output() as output, stoppable(first_stop, sinks) as requested:
             output.tell_by(lambda line: sinks.add_to_next(Note(line)))
             from batchgrowth_trainer.drivers.scaling import shards_of
             from batchgrowth_trainer.training import Options, train
@@ -104,8 +104,6 @@ def main(
             )  # fmt: skip
             summary = train(manifest, options, sinks, requested, same_plan)
         sinks.handle(Note(f"weights SHA-256 {summary['weightsSha256']}"))
-    except KeyboardInterrupt as stop:
-        raise Interrupted(str(stop) or "stopped at once, before anything was trained") from None
     finally:
         sinks.handle(Stopped())
     repeat(reporter.newest, termination_log)  # after an error the kubelet reads the output instead
@@ -144,7 +142,10 @@ def _exit_code() -> int:
         print(in_a_pod(str(error)), file=sys.stderr)  # noqa: T201
         return error.exit_code
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 0
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)  # noqa: T201  (as Python does)
+        return 1
     return 0
 
 

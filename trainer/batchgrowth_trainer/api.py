@@ -53,7 +53,7 @@ _WANTED = (
 )
 # Errors and notes name the command line's options and a manifest's fields; these are said in Python's words.
 _CELL = re.compile(r"([^\s()]*ipykernel_\d+[^\s()]*\.py):(\d+)")
-_OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
+_OPTION = re.compile(r"(?<![\w/.-])--([a-z]+(?:-[a-z]+)*)\b")  # not in a path
 _KEYWORD = re.compile(r"\bworkload\.(arguments|examples|device)\b")
 
 
@@ -72,8 +72,8 @@ def reported_in_python() -> Iterator[None]:
 
 def in_python(text: str) -> str:
     """Return the text with `output_dir` instead of `--output-dir`, and `Cell In[3]` instead of the cell's file."""
-    text = _KEYWORD.sub(r"\1", text.replace("--resume", "resume=True").replace("workload.entrypoint", "workload"))
-    text = _OPTION.sub(lambda found: found[1].replace("-", "_"), text)
+    text = _KEYWORD.sub(r"\1", text.replace("workload.entrypoint", "workload"))
+    text = _OPTION.sub(lambda found: "resume=True" if found[1] == "resume" else found[1].replace("-", "_"), text)
     text = NAMED.sub(r"\1", text)
     here = shell()
     if here is None:
@@ -213,10 +213,13 @@ class Run:
 
     def _model(self, *, best: bool) -> nn.Module:
         with reported_in_python():
-            if best not in self._models or self._result is None:  # a run that trains has another model soon
-                self._take_result()
-                self._models[best] = trained_model(self._there(), best=best, say=_say)
-            return self._models[best]
+            self._take_result()
+            if best in self._models:
+                return self._models[best]
+            model = trained_model(self._there(), best=best, say=_say)
+            if self._result is not None:  # a run that trains has another model soon
+                self._models[best] = model
+            return model
 
     def plot(self) -> Plot:
         """Draw loss, metrics, batch and workers by epoch, update and second, as plot.png and plot.html in the folder.

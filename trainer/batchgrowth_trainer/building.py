@@ -1,6 +1,6 @@
 """Builds the replica of a process from a job's spec, or from the results of a run."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 from batchgrowth.errors import CheckpointError, DataError
-from batchgrowth.spec import JobSpec
+from batchgrowth.manifest.choosing import Say, nobody
+from batchgrowth.spec import BatchGrowthJob, JobSpec
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -70,8 +71,8 @@ def build_replica(spec: JobSpec, *, trained: bool = False) -> Replica:
     device = make_device(spec)
     with reported_as_workload_error(f"{given.entrypoint}: preparing the model"):
         replica = Replica(spec, workload, device)
-    prepare_exchange(replica)  # before the first shard, whose sums an exchange.compression rounds
     try:
+        _prepare_exchange(replica)  # before the first shard, whose sums an exchange.compression rounds
         try_out(replica)
         try_evaluation(replica)
         replica.growth.try_out()
@@ -80,6 +81,12 @@ def build_replica(spec: JobSpec, *, trained: bool = False) -> Replica:
         replica.loaders.close()
         raise
     return replica
+
+
+def _prepare_exchange(replica: Replica) -> None:
+    """Let the exchange, which may be another distribution's, register its tensors. Raises WorkloadError."""
+    with reported_as_workload_error(f"exchange {replica.spec.exchange.type}: preparing it"):
+        prepare_exchange(replica)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +121,10 @@ class Weights:
         return f"; the run has not ended, so these are the weights of its newest checkpoint, of update {at.update:,}"
 
     def put_into(self, replica: Replica) -> None:
-        """Give the replica these weights, and evaluate with them. Raises CheckpointError if they do not fit."""
+        """Give the replica these weights, and put its model into eval mode.
+
+        Raises CheckpointError if they do not fit, and DataError if a checkpoint has no best ones.
+        """
         if self.saved is None:
             _load(replica.workload, self.path, replica.spec)
         else:
@@ -138,36 +148,23 @@ class Weights:
         return best
 
 
-Say = Callable[[str], None]
-"""Tells the user where a workload came from, and which weights were loaded."""
-
-
-def _in_silence(_text: str) -> None:
-    """Tell nothing."""
-
-
-def trained_replica(folder: Path, *, best: bool = False, given: Sequence[Path] = (), say: Say = _in_silence) -> Replica:
+def trained_replica(folder: Path, *, best: bool = False, given: Sequence[Path] = (), say: Say = nobody) -> Replica:
     """Return the replica of the run in `folder`, in eval mode, with its weights or with its `best` ones.
 
-    The `given` folders may have the workload's module, else the run knows where it was. Raises DataError if the run has
-    no weights, CheckpointError if they are damaged or of another model, and what loading the workload raises.
+    The `given` folders may have the workload's module, else the run knows where it was; `say` receives a line about
+    that and about the weights. Raises DataError if the run has no weights, CheckpointError if they are damaged or of
+    another model, and what loading the workload raises.
     """
-    job = recorded_job(folder)
-    weights = Weights.of(folder, best=best)
-    line, home = find_workload(folder, job.spec, given)
-    say(line + weights.told)
+    job, weights, home = _found(folder, best, given, say)
     begin(job.spec, home, function_in(folder, job.spec.workload.entrypoint))
     replica = build_replica(job.spec, trained=True)
     weights.put_into(replica)
     return replica
 
 
-def trained_model(folder: Path, *, best: bool = False, say: Say = _in_silence) -> nn.Module:
+def trained_model(folder: Path, *, best: bool = False, say: Say = nobody) -> nn.Module:
     """Return the model of `trained_replica`, on the CPU; this process keeps its threads and random numbers."""
-    job = recorded_job(folder)
-    weights = Weights.of(folder, best=best)
-    line, home = find_workload(folder, job.spec)
-    say(line + weights.told)
+    job, weights, home = _found(folder, best, (), say)
     with untouched_randomness():
         begin(job.spec, home, function_in(folder, job.spec.workload.entrypoint))
         workload = build_workload(job.spec)
@@ -178,10 +175,19 @@ def trained_model(folder: Path, *, best: bool = False, say: Say = _in_silence) -
         model, loss = deepcopy((workload.model, workload.loss_module))
         replica = Replica(job.spec, workload, torch.device("cpu"))
         with closing(replica.loaders):
-            prepare_exchange(replica)
+            _prepare_exchange(replica)
             replica.restore(weights.saved.snapshot)
             load_exported(modules_of(model, loss), weights.state_dict(replica))
     return model.eval()
+
+
+def _found(folder: Path, best: bool, given: Sequence[Path], say: Say) -> tuple[BatchGrowthJob, Weights, list[str]]:
+    """Return a run's job and weights, and the folder of its workload's module, as `find_workload` does."""
+    job = recorded_job(folder)
+    weights = Weights.of(folder, best=best)
+    line, home = find_workload(folder, job.spec, given)
+    say(line + weights.told)
+    return job, weights, home
 
 
 def _load(workload: Workload, path: Path, spec: JobSpec) -> None:

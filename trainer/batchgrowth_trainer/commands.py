@@ -134,11 +134,8 @@ def evaluate(
     from batchgrowth_trainer.record.output import json_text
     from batchgrowth_trainer.replica.evaluation import evaluate as evaluated
 
-    def tell(text: str) -> None:
-        typer.echo(text, err=True)
-
     try:
-        replica = trained_replica(run, best=best, given=path or (), say=tell)
+        replica = trained_replica(run, best=best, given=path or (), say=on_stderr)
     except WorkloadError as error:
         raise WorkloadError(f"{error} (or name the folder of the workload's module with --path)") from error
     values = evaluated(replica, 0, 1, only_one)

@@ -52,7 +52,7 @@ class Damper:
         return type(self) is type(other) and vars(self) == vars(other)
 
     def __hash__(self) -> int:
-        return hash((type(self), repr(self)))
+        return hash((type(self), self.initial))  # other parameters may have no hash
 
 
 class _Named(Damper):

@@ -40,7 +40,7 @@ from batchgrowth_trainer.user_errors import (
 )
 from batchgrowth_trainer.workload import Dataset, Workload
 
-__all__ = ["begin_job", "code_digests", "find_function", "find_modules_in", "load_workload"]
+__all__ = ["begin_job", "code_digests", "find_function", "find_modules_in", "load_workload", "seed_for_model"]
 
 _LOADED: dict[str, ModuleType] = {}
 """The user's modules that this process has imported for its present job."""
@@ -94,9 +94,8 @@ def code_digests() -> Mapping[str, str]:
     return dict(sorted(_DIGESTS.items()))
 
 
-def _seed_generators() -> None:
+def seed_for_model(seed: int) -> None:
     """Seed the generators from which code draws while it is imported, and while it makes the model."""
-    seed = _IMPORT_SEED[0]
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
@@ -112,7 +111,7 @@ def _importing() -> Iterator[None]:
     writes_none = sys.dont_write_bytecode
     sys.dont_write_bytecode = True
     try:
-        _seed_generators()
+        seed_for_model(_IMPORT_SEED[0])
         yield
     finally:
         sys.dont_write_bytecode = writes_none

@@ -22,6 +22,7 @@ from torch import nn
 
 __all__ = [
     "FAULTS",
+    "LIBRARIES",
     "DeviceFault",
     "ReadFault",
     "WorkerFault",
@@ -307,9 +308,13 @@ def _layer(frames: list[FrameType], after: int) -> str:
     return f"in {layer!r:.{_LONGEST_LAYER}}"
 
 
+LIBRARIES = {"site-packages", "dist-packages"}
+"""Folders in which packages are installed; the second is Debian's."""
+
+
 @lru_cache(maxsize=4096)
 def is_users(filename: str) -> bool:
     """Return whether a file is of the user's own code: of no library, and not of this package."""
     path = Path(filename)
-    library = "site-packages" in path.parts or filename.startswith(("<", sysconfig.get_path("stdlib")))
-    return not library and _OURS not in path.parents
+    is_installed = not LIBRARIES.isdisjoint(path.parts) or filename.startswith(("<", sysconfig.get_path("stdlib")))
+    return not is_installed and _OURS not in path.parents

@@ -148,6 +148,23 @@ def test_an_interrupted_run_has_the_model_of_its_newest_checkpoint(
 
 
 @pytest.mark.fault("N04")
+def test_a_run_that_was_finished_since_has_the_model_of_its_end(tmp_path: Path) -> None:
+    """Whatever was asked for in between."""
+    spec = SPEC | {"learning_rate": {"initial": 0.1}, "output_dir": tmp_path / "run"}
+    with pytest.raises(Interrupted):
+        train("small:net", sinks=[Stop(3)], **spec)
+    run = load(tmp_path / "run")
+    begun = run.model.state_dict()
+    finished = train("small:net", resume=True, **spec)
+
+    assert run.summary == finished.summary
+    weights = run.model.state_dict()
+    assert not torch.equal(begun["0.weight"], weights["0.weight"])
+    assert torch.equal(finished.model.state_dict()["0.weight"], weights["0.weight"])
+    assert run.model is run.model
+
+
+@pytest.mark.fault("N04")
 def test_a_run_without_a_checkpoint_has_no_model(tmp_path: Path) -> None:
     run = train("small:net", output_dir=tmp_path, learning_rate={"initial": 0.1}, **SPEC)
     for name in ("model.safetensors", "summary.json"):
@@ -224,7 +241,9 @@ def test_two_runs_whose_modules_have_one_name_have_their_own_models(tmp_path: Pa
     forget()
     second = own(tmp_path / "second", "second_helper", 5)
 
+    sys.path[:0] = [str(tmp_path), str(tmp_path / "first")]
     assert [load(run).model[0].out_features for run in (first, second, first)] == [4, 5, 4]
+    assert sys.path.count(str(tmp_path / "first")) == 1
 
 
 @pytest.mark.fault("N09")

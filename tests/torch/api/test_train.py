@@ -18,6 +18,7 @@ import torch
 from batchgrowth.errors import CheckpointError, DataError, Interrupted, SpecError, WorkloadError
 from batchgrowth.manifest.reading import load_manifest
 from batchgrowth_trainer import Run, Workload, load, train
+from batchgrowth_trainer.api import in_python
 from batchgrowth_trainer.record import functions
 from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.sinks.events import Event, Note, Started
@@ -226,6 +227,11 @@ def test_mistakes_are_named_in_pythons_words(
         train(workload, output_dir=tmp_path, progress=False, **SPEC | changes)
 
     assert "--" not in str(caught.value)
+
+
+def test_a_path_keeps_its_dashes() -> None:
+    told = "runs/a--b--resume has a run; --resume it, or give another --output-dir."
+    assert in_python(told) == "runs/a--b--resume has a run; resume=True it, or give another output_dir."
 
 
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:

@@ -102,6 +102,12 @@ def test_data_with_a_fault(inputs: Any, labels: Any, text: str) -> None:
     assert str(found.value).startswith(text)
 
 
+def test_a_label_that_is_no_class() -> None:
+    data = TensorDataset(torch.ones(3, 3), torch.tensor([0, 1, 2]))
+    with pytest.raises(ValueError, match="y: row 2 has the label 2; give labels among 0, 1"):
+        DaskClassifier().partial_fit(data, classes=[0, 1])
+
+
 def test_ragged_arrays_of_a_regressor() -> None:
     with pytest.raises(ValueError, match="X: row 0 has 1 values and row 1 has 2"):
         DaskRegressor().fit([[1.0], [2.0, 3.0]], [1.0, 2.0])

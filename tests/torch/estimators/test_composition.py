@@ -21,7 +21,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 X, Y = make_blobs(60, 4, centers=3, random_state=0)
 X = X.astype(np.float32)
@@ -72,6 +72,26 @@ def test_labels_are_numbers_or_strings(fitted: DaskClassifier) -> None:
     assert named.score(X, NAMES) == np.mean(named.predict(X) == NAMES)
     assert list(estimator().fit(dataset).classes_) == [5, 6, 7]
     assert estimator().fit(dataset).weights_sha256_ == fitted.weights_sha256_
+
+
+class Renamed(Dataset[Any]):
+    """Data as torchvision has them, whose `targets` are those before `target_transform`."""
+
+    targets = Y.tolist()
+    target_transform = staticmethod(lambda target: str(NAMES[list(Y).index(target)]))
+
+    def __len__(self) -> int:
+        return len(X)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, str]:
+        return torch.from_numpy(X[index]), self.target_transform(self.targets[index])
+
+
+def test_the_labels_of_a_dataset_are_those_that_its_examples_have() -> None:
+    est = estimator(max_epochs=1).fit(Renamed())
+
+    assert list(est.classes_) == ["ash", "elm", "oak"]
+    assert set(est.predict(X)) <= set(NAMES)
 
 
 def test_the_order_of_examples_counts_only_if_it_is_given(fitted: DaskClassifier) -> None:
@@ -163,6 +183,14 @@ def test_metrics_are_of_validation_data() -> None:
     assert last["test_accuracy"] == pytest.approx(est.score(X[40:], Y[40:]))
     assert last["test_loss"] > 0
     assert [row["epoch"] for row in est.history_] == [1, 2]
+
+
+def test_the_accuracy_of_probabilities_is_that_of_the_score() -> None:
+    module = nn.Sequential(nn.Linear(4, 1), nn.Sigmoid())
+    est = estimator(module=module, loss=nn.BCELoss).fit(X[:40], Y[:40] == 1, validation=(X[40:], Y[40:] == 1))
+
+    assert est.history_[-1]["test_accuracy"] == pytest.approx(est.score(X[40:], Y[40:] == 1))
+    assert set(est.predict(X[40:])) == {False, True}
 
 
 def test_a_run_can_be_kept(fitted: DaskClassifier, tmp_path: Path) -> None:

@@ -38,6 +38,11 @@ def test_every_growth_of_the_registry_is_there() -> None:
     assert {kind().block()["type"] for kind in NAMES.values()} <= set(GROWTH)
 
 
+def test_equal_rules_are_one_in_a_set() -> None:
+    assert len({GeoDamp(64, factor=5), GeoDamp(64, factor=5.0), GeoDamp(64, factor=4), AdaDamp(64)}) == 3
+    assert len({Damper("Cabs", looks={"may_shrink": True}), Damper("Cabs")}) == 2
+
+
 def test_class_object_and_name_say_the_same() -> None:
     expected = GeoDamp(32, delay=4, factor=3)
     nested = {"initial": 32, "delay": 4}

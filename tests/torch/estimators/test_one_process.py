@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from batchgrowth_trainer import DaskClassifier, train
+from batchgrowth_trainer.building import model_seed
 from batchgrowth_trainer.dampers import GeoDamp
 from batchgrowth_trainer.estimators import estimator
 from batchgrowth_trainer.workloads.digits import split
@@ -83,6 +84,21 @@ def test_it_learns(fitted: DaskClassifier) -> None:
     assert fitted.history_[2]["loss"] < fitted.history_[0]["loss"]
     assert (fitted.batch_size_, fitted.n_workers_) == (128, 1)
     assert fitted.meta_["n_updates"] == fitted.history_[-1]["updates"] == 23 + 12 + 12
+
+
+def test_a_module_that_draws_from_numpy_is_made_as_it_was_trained() -> None:
+    """Whatever the seed: this one's has 32 bits."""
+    drawn: list[float] = []
+
+    def drawing() -> nn.Module:
+        drawn.append(np.random.random())
+        return net()
+
+    est = DaskClassifier(drawing, **PARAMETERS | {"max_epochs": 1, "random_state": 2}).fit(X[:64], Y[:64])
+
+    assert model_seed(est.job_.spec) >= 2**31
+    assert len(drawn) > 1
+    assert len(set(drawn)) == 1
 
 
 def test_what_is_predicted_of_an_example_does_not_depend_on_the_others(fitted: DaskClassifier) -> None:

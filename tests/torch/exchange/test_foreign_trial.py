@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 import torch
 from batchgrowth.errors import WorkloadError
+from batchgrowth_trainer.building import build_replica
 from batchgrowth_trainer.exchange import all_reduce
 from batchgrowth_trainer.exchange.all_reduce import AllReduce
 from batchgrowth_trainer.exchange.foreign_trial import try_exchange
+from batchgrowth_trainer.replica.loaders import Loaders
 from small import net
 
 
@@ -44,3 +46,19 @@ def test_a_round_is_made_twice_and_leaves_no_trace(
     assert Damped.rounds == 0
     assert replica.position.update == 0
     assert all(torch.equal(vector, before[name]) for name, vector in replica.tensors().items())
+
+
+def test_an_exchange_that_cannot_register_is_named_and_the_loaders_are_closed(
+    small_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unprepared(AllReduce):
+        @staticmethod
+        def register(replica: Any) -> None:
+            raise ValueError("no room")
+
+    closed: list[Loaders] = []
+    monkeypatch.setattr(all_reduce, "AllReduce", Unprepared)
+    monkeypatch.setattr(Loaders, "close", lambda loaders: closed.append(loaders))
+    with pytest.raises(WorkloadError, match=r"^exchange AllReduce: preparing it raised ValueError: no room \("):
+        build_replica(small_job("exchange.type=AllReduce").spec)
+    assert len(closed) == 1

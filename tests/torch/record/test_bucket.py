@@ -12,6 +12,7 @@ from batchgrowth.errors import CheckpointError, StorageError
 from batchgrowth_trainer.record import remote as buckets
 from batchgrowth_trainer.record.remote import Bucket
 from object_store import s3 as an_s3
+from obstore.store import LocalStore
 
 
 @pytest.fixture
@@ -32,6 +33,16 @@ def test_what_is_written_comes_back_below_the_prefix(s3: Any, bucket: Bucket, mo
     bucket.delete(["empty", "never there"])
     bucket.delete([])
     assert s3.names == ["team/digits/damaged/a"]
+
+
+def test_a_missing_object_keeps_no_other_from_being_deleted(tmp_path: Path) -> None:
+    """In stores that report it, as a folder, Google's and Azure's do."""
+    bucket = Bucket(LocalStore(tmp_path), tmp_path.as_uri())
+    for name in "abc":
+        bucket.put(name, b"1")
+    bucket.delete(["a", "never there", "b"])
+    bucket.delete(["nor this"])
+    assert list(bucket.entries("")) == ["c"]
 
 
 @pytest.mark.fault("D19")

@@ -110,6 +110,16 @@ def test_what_changed_is_named(old: str, new: str, named: str) -> None:
     assert named.split(" and ") == functions.changes(was, data)
 
 
+def test_what_a_function_catches_counts() -> None:
+    """Its code is the same otherwise."""
+    inside = "def f(a, b):\n    try:\n        a()\n        b()\n    except ValueError:\n        pass\n"
+    outside = inside.replace("        b()\n", "").replace("        pass\n", "        pass\n    else:\n        b()\n")
+    (before, was), (now, data) = (functions.packed(defined(text, "f")) for text in (inside, outside))
+
+    assert before != now
+    assert functions.changes(was, data) == ["f"]
+
+
 @pytest.mark.parametrize(
     "value", [np.arange(3), (1, "a"), None, {"a": 1}, frozenset({"x", "y"}), print, dict, {"a": 1}.keys()]
 )

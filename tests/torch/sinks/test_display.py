@@ -162,6 +162,23 @@ def test_a_log_says_why_a_run_ends_early(small_job: Any, judged: BestEvaluation,
     assert last.startswith(f"done after update {PLAN.until(1).updates}, ")
 
 
+def test_a_log_has_the_epochs_that_are_trained_again() -> None:
+    console = Console(file=io.StringIO(), width=20)
+    display = make_display(console)
+    display.handle(Started("digits", PLAN, Position()))
+    for row in rows():
+        display.handle(row)
+    display.handle(Undone("worker 1 differs", 6, Position(), PLAN))
+    for row in rows():
+        display.handle(row)
+    display.handle(Undone("worker 1 differs", 6, Position(), PLAN))
+    display.handle(Stopped())
+    lines = [line.partition(":")[0] for line in written(console).splitlines()[1:]]
+    trained = ["stage 1 of 2", "epoch 1 of 2", "stage 2 of 2", "epoch 2 of 2"]
+    undone = "worker 1 differs; 6 updates are undone, back to the beginning"
+    assert lines == [*trained, undone, *trained, undone], "and nothing is done after update 6"
+
+
 def test_square_brackets_in_a_log_stay() -> None:
     console = Console(file=io.StringIO())
     make_display(console).handle(Note("worker [red]3[/red] was lost"))
@@ -197,6 +214,23 @@ def test_a_terminal_is_redrawn_at_most_eight_times_a_second() -> None:
         display.handle(row)
     display.handle(Stopped())
     assert 14 <= written(console).count("epoch 0.2/2") <= 18
+
+
+def test_a_terminal_shows_the_pace_and_the_place_after_an_undo() -> None:
+    console, clock = terminal(), Clock()
+    display = make_display(console, clock)
+    display.handle(Started("digits", PLAN, Position()))
+    for row in rows():
+        clock.now += 1.0
+        display.handle(row)
+    before = len(written(console))
+    display.handle(Undone("worker 1 differs", 6, Position(), PLAN))
+    clock.now += 0.5
+    display.handle(next(rows()))
+    display.handle(Stopped())
+    shown = written(console)[before:]
+    assert shown.index("0%") < shown.index("12%")
+    assert "50 examples/s" in shown
 
 
 def test_a_note_on_a_terminal_stays_above_the_bar() -> None:

@@ -12,7 +12,7 @@ from batchgrowth.position import Position
 from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.record.checkpoint import CheckpointStore
 from batchgrowth_trainer.record.history import Committed, EvaluationRow, History, HistoryRow
-from batchgrowth_trainer.sinks.events import CheckpointSaved, Event, Finished, Note, Sinks, Started, Stopped
+from batchgrowth_trainer.sinks.events import CheckpointSaved, Event, Finished, Held, Note, Sinks, Started, Stopped
 from batchgrowth_trainer.training import Options, train
 
 
@@ -149,3 +149,29 @@ def test_an_event_that_comes_while_another_is_handed_out_waits_for_its_turn() ->
     sinks.add_to_next(Note("zeroth"))
     sinks.handle(Note("first"))
     assert [(name, event) for event in (Note("zeroth"), Note("first"), Note("second")) for name in "ab"] == seen
+
+
+def test_a_sink_that_fails_at_what_it_missed_stays_left_out() -> None:
+    seen: dict[str, list[Event]] = {name: [] for name in ("first", "failing", "late")}
+
+    class Sink:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def handle(self, event: Event) -> None:
+            seen[self.name].append(event)
+            if self.name == "failing":
+                raise ValueError("wrong")
+
+    audience = Sinks([Sink("first")])
+    held = Held(lambda: [Sink("failing"), Sink("late")], audience)
+    audience.put_first([held])
+    audience.handle(Note("one"))
+    held.release()
+    audience.handle(Note("two"))
+
+    assert seen["failing"] == [Note("one")]
+    told = Note("Sink is left out from now on, since it raised ValueError: wrong; training goes on without it")
+    kept = [note for note in seen["late"] if isinstance(note, Note)]
+    assert [note.text.partition(" (")[0] for note in kept[1:2]] == [told.text.partition(";")[0]]
+    assert seen["first"] == seen["late"] == [Note("one"), kept[1], Note("two")]

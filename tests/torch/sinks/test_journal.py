@@ -1,6 +1,7 @@
 """What a run's journal holds, and how it lives with a disk that is full."""
 
 import json
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,23 @@ def test_what_a_full_disk_does_not_take_is_written_later(tmp_path: Path, monkeyp
     written.handle(Note("second"))
 
     assert [line["message"] for line in lines(folder)] == ["first", "second"]
+
+
+def test_a_disk_that_takes_half_a_line_leaves_none_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "_RETRY_SECONDS", 0.0)
+    written = Journal(tmp_path)
+
+    written.handle(Note("first"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "journal.jsonl").stat().st_size + 20, hard))
+    try:
+        written.handle(Note("second"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [line["message"] for line in lines(tmp_path)] == ["first"]
+    written.handle(Note("third"))
+
+    assert [line["message"] for line in lines(tmp_path)] == ["first", "second", "third"]
 
 
 def test_the_file_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from http.client import BadStatusLine, HTTPException, IncompleteRead
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -409,6 +410,24 @@ def test_a_proxy_in_the_environment_is_not_asked_for_the_api_server(
     patch, _ = to_config_map("team", "digits-progress", environment, tmp_path)
     patch("one")
     assert 2 == len(seen)
+
+
+@pytest.mark.parametrize("broken", [IncompleteRead(b"{"), BadStatusLine("garbage")], ids=repr)
+def test_an_answer_that_is_broken_is_an_error_that_may_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: HTTPException
+) -> None:
+    """Or the thread of the reports would end by it, since it waits for none but OSErrors to pass."""
+
+    def answer(*_given: object, **_options: object) -> None:
+        raise broken
+
+    monkeypatch.setattr("urllib.request.OpenerDirector.open", answer)
+    monkeypatch.setattr("ssl.create_default_context", lambda cafile: None)
+    (tmp_path / "token").write_text("token")
+    environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "9"}
+    patch, _ = to_config_map("team", "digits-progress", environment, tmp_path)
+    with pytest.raises(OSError, match=type(broken).__name__):
+        patch("one")
 
 
 @pytest.mark.fault("B14")

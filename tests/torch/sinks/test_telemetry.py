@@ -14,6 +14,7 @@ from batchgrowth.evaluations import BestEvaluation
 from batchgrowth.forecast.outlook import Outlook
 from batchgrowth.forecast.step_time import Estimated
 from batchgrowth.plan import make_plan
+from batchgrowth.position import Position
 from batchgrowth_trainer.__main__ import ANYWHERE
 from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.sinks.events import (
@@ -22,6 +23,7 @@ from batchgrowth_trainer.sinks.events import (
     EndedEarly,
     Looked,
     Recovered,
+    Undone,
 )
 from batchgrowth_trainer.sinks.telemetry import LIVENESS_PATH, Endpoint, Telemetry
 from prometheus_client import CollectorRegistry
@@ -120,6 +122,16 @@ def test_after_a_resume_examples_count_from_zero_like_updates(small_job: Any) ->
     found = values(telemetry)
     assert found["batchgrowth_updates_total"] == 1
     assert found["batchgrowth_examples_total"] == 22.5
+
+
+def test_examples_that_are_used_again_after_an_undo_count_again(small_job: Any) -> None:
+    """As their updates do."""
+    plan = make_plan(small_job().spec)
+    telemetry = Telemetry(plan)
+    telemetry.handle(row(2, 0.5))
+    telemetry.handle(Undone("worker 1 differs", 1, Position(1, 0, 30), plan))
+    telemetry.handle(row(2, 0.5))
+    assert values(telemetry)["batchgrowth_examples_total"] == pytest.approx(45 + 15)
 
 
 def test_the_endpoint_answers_until_it_is_closed(small_job: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from batchgrowth.errors import DataError, WorkloadError
 from batchgrowth_trainer.user_code import load_workload
-from batchgrowth_trainer.user_errors import ReadFault
+from batchgrowth_trainer.user_errors import ReadFault, is_users
 from batchgrowth_trainer.workload import Workload
 
 Load = Callable[..., Workload]
@@ -277,3 +277,9 @@ def test_a_file_with_the_name_of_a_module_of_pythons_own(
         f"workload.entrypoint: {name} has no 'workload'; {file} is not imported by this name, since {name} is a module "
         "of Python's own; rename the file"
     )
+
+
+@pytest.mark.parametrize("folder", ["lib/python3.11/site-packages", "lib/python3/dist-packages"])
+def test_what_is_installed_is_not_the_users(tmp_path: Path, folder: str) -> None:
+    assert is_users(str(tmp_path / "digits.py"))
+    assert not is_users(str(tmp_path / folder / "digits.py"))

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from batchgrowth.errors import Fault, SpecError
 from dask.system import CPU_COUNT
+from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin, RegressorMixin, clone
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import check_random_state
@@ -28,7 +29,13 @@ from batchgrowth_trainer.estimators.examples import (
 )
 from batchgrowth_trainer.estimators.job import job_with
 from batchgrowth_trainer.estimators.parameters import NestedParameters
-from batchgrowth_trainer.estimators.workload import Recipe, accuracy, check_loss, check_module
+from batchgrowth_trainer.estimators.workload import (
+    Recipe,
+    accuracy,
+    accuracy_of_probabilities,
+    check_loss,
+    check_module,
+)
 from batchgrowth_trainer.record.checkpoint import Saved
 from batchgrowth_trainer.record.functions import entrypoint_of
 from batchgrowth_trainer.replica.data import fetch, to_device
@@ -336,7 +343,9 @@ class DaskClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         return max(2, len(self.classes_))
 
     def _metrics(self) -> Mapping[str, Callable[..., Any]]:
-        return {"accuracy": accuracy} if self.metrics is None else self.metrics
+        if self.metrics is not None:
+            return self.metrics
+        return {"accuracy": accuracy_of_probabilities if _is_of(self._loss(), nn.BCELoss) else accuracy}
 
     def _target(self, y: np.ndarray, *, reset: bool) -> Tensor:
         if y.ndim == 2 and y.shape[1] == 1:
@@ -351,10 +360,10 @@ class DaskClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         labels = labels_in(dataset)
         if reset:
             self._set_classes(labels)
+        encoded(labels, self.classes_)  # refuses other labels
         is_number = self.classes_.dtype.kind in "iu"
         if is_number and np.array_equal(self.classes_, np.arange(len(self.classes_))):
             return Given(dataset)
-        encoded(labels, self.classes_)
         return Given(dataset, self.classes_)
 
     def _set_classes(self, labels: np.ndarray) -> None:
@@ -438,14 +447,10 @@ def _probabilities(outputs: np.ndarray, loss: Any) -> np.ndarray:
     if outputs.ndim == 1 or outputs.shape[1] == 1:
         second = outputs.reshape(-1)
         if not _is_of(loss, nn.BCELoss):
-            second = 1 / (1 + np.exp(-second))
+            second = expit(second)
         return np.stack([1 - second, second], axis=1)
-    if _is_of(loss, nn.NLLLoss):
-        likely: np.ndarray = np.exp(outputs)
-        return likely
-    shifted: np.ndarray = np.exp(outputs - outputs.max(axis=1, keepdims=True))
-    shifted /= shifted.sum(axis=1, keepdims=True)
-    return shifted
+    likely: np.ndarray = np.exp(outputs) if _is_of(loss, nn.NLLLoss) else softmax(outputs, axis=1)
+    return likely
 
 
 def _is_of(loss: Any, *kinds: type) -> bool:

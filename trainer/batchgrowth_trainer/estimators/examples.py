@@ -152,7 +152,8 @@ def encoded(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     if np.any(odd):
         where = int(np.argmax(odd))
         listed = ", ".join(map(str, classes[:10].tolist()))
-        raise SpecError([Fault("y", f"row {where} has the label {y[where]!r}", f"give labels among {listed}")])
+        given = f"row {where} has the label {plain_label(y[where])!r}"
+        raise SpecError([Fault("y", given, f"give labels among {listed}")])
     return places.astype(np.int64)
 
 
@@ -254,10 +255,13 @@ def _factors(count: int) -> np.ndarray:
 
 
 def labels_in(dataset: Any) -> np.ndarray:
-    """Return the targets of a data set, shape (N,): of a TensorDataset or of `targets` at once, else one by one."""
+    """Return the targets of a data set, shape (N,): of a TensorDataset or of `targets` at once, else one by one.
+
+    `targets` are not what the examples have if the data set has a `target_transform`.
+    """
     if isinstance(dataset, TensorDataset):
         return dataset.tensors[-1].numpy()
-    targets = getattr(dataset, "targets", None)
+    targets = getattr(dataset, "targets", None) if getattr(dataset, "target_transform", None) is None else None
     if isinstance(targets, Tensor | Sequence | np.ndarray) and len(targets) == len(dataset):
         return np.asarray(targets)
     return np.array([plain_label(dataset[index][-1]) for index in range(len(dataset))])

@@ -1,5 +1,6 @@
 """A fit: the job of an estimator trained by the code that trains a manifest, in a folder of its own."""
 
+import math
 import sys
 import threading
 from bisect import bisect_left
@@ -34,11 +35,12 @@ from batchgrowth_trainer.record.output import WEIGHTS_FILE
 from batchgrowth_trainer.record.snapshot import Snapshot
 from batchgrowth_trainer.record.storage import CHECKPOINTS
 from batchgrowth_trainer.replica.flat import modules_of
-from batchgrowth_trainer.replica.seeds import seed_generators, untouched_randomness
+from batchgrowth_trainer.replica.seeds import untouched_randomness
 from batchgrowth_trainer.replica.state_dict import load_exported
 from batchgrowth_trainer.sinks.display import NotebookDisplay, make_display
 from batchgrowth_trainer.sinks.events import Event, Note, Sink, Sinks
 from batchgrowth_trainer.stopping import stoppable
+from batchgrowth_trainer.user_code import seed_for_model
 
 _ONE_AT_A_TIME = threading.Lock()
 """A run sets the threads and generators of its process, so fits in several threads take turns."""
@@ -60,7 +62,6 @@ class Fitted:
 class _EpochTable:
     """A sink that keeps a row for each epoch."""
 
-    examples: int
     rows: list[dict[str, Any]] = field(default_factory=list)
     _open: bool = False
     _before: float = 0.0
@@ -78,18 +79,16 @@ class _EpochTable:
             self._before = float(int(row.epoch)) if row.epoch % 1 else row.epoch - 1
             self._open = True
         last = self.rows[-1]
-        begun = max(self._before, 0.0)
-        last["loss"] += row.loss * (row.epoch - begun)
+        last["loss"] += row.loss * (row.epoch - self._before)
         self._before = row.epoch
         last.update(
-            epoch=-(-row.epoch // 1),
+            epoch=math.ceil(row.epoch),
             updates=row.update,
             batch_size=row.batch_size,
             lr=row.learning_rate,
             n_workers=row.workers,
             seconds=row.seconds,
         )
-        last["epoch"] = int(last["epoch"])
         self._open = row.epoch % 1 != 0
 
 
@@ -143,7 +142,7 @@ def fit(
             function=_pickled(recipe, entrypoint),
             **workers,
         )
-        epochs = _EpochTable(job.spec.workload.examples)
+        epochs = _EpochTable()
         audience = Sinks([epochs, *sinks])
         if progress:
             audience.put_first([InPython(NotebookDisplay() if shell() is not None else make_display())])
@@ -211,7 +210,7 @@ def position_in(plan: Plan, position: Position) -> Position:
 def trained_module(job: BatchGrowthJob, recipe: Recipe, state_dict: Mapping[str, Tensor]) -> nn.Module:
     """Return the recipe's module with these weights, on the CPU and in eval mode."""
     with untouched_randomness():
-        seed_generators(model_seed(job.spec))
+        seed_for_model(model_seed(job.spec))
         workload = recipe.workload()
     load_exported(modules_of(workload.model, workload.loss_module), state_dict)
     return workload.model.eval()

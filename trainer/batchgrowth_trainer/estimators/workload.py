@@ -215,8 +215,16 @@ def per_example(loss: Any, settings: Mapping[str, Any]) -> Callable[[Any, Any], 
     return _LossFunction(loss, arguments)
 
 
-def accuracy(output: Tensor, target: Tensor) -> Tensor:
-    """Return 1.0 for each example whose class is the target's, else 0.0, from (N, C) scores, (N, 1) or (N,)."""
+def accuracy(output: Tensor, target: Tensor, threshold: float = 0.0) -> Tensor:
+    """Return 1.0 for each example whose class is the target's, else 0.0, from (N, C) scores, (N, 1) or (N,).
+
+    One score per example is of the second class if it is above the threshold.
+    """
     if output.ndim == 1 or output.shape[1] == 1:
-        return ((output.reshape(-1) > 0) == target.reshape(-1).bool()).to(torch.float32)
+        return ((output.reshape(-1) > threshold) == target.reshape(-1).bool()).to(torch.float32)
     return correct(output, target)
+
+
+def accuracy_of_probabilities(output: Tensor, target: Tensor) -> Tensor:
+    """Return what `accuracy` does, of outputs that are probabilities of the second class."""
+    return accuracy(output, target, threshold=0.5)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from batchgrowth.errors import DataError, Fault, SpecError
+from batchgrowth.errors import Fault, SpecError
 from batchgrowth.forecast.step_time import Constants, StepTime
 from batchgrowth.plan import Plan
 from batchgrowth.shards import busiest, shard_count, shard_runs
@@ -129,10 +129,8 @@ def check_same_work(folder: Path, ran: JobSpec, asked: JobSpec) -> None:
 
 
 def cells_of(rows: Sequence[HistoryRow], plan: Plan, *, lone_exchange: bool = False) -> list[Cell]:
-    """Return the mean times of like updates in each of `BLOCKS` parts of a run. Raises DataError if there is none."""
+    """Return the mean times of like updates in each of `BLOCKS` parts of a run, which has rows."""
     warm = rows[WARM_UPDATES:] if len(rows) > 10 * WARM_UPDATES else rows
-    if not warm:
-        raise DataError("the run has no update yet; wait for its first updates")
     cells: list[Cell] = []
     for block in np.array_split(np.arange(len(warm)), min(BLOCKS, len(warm))):
         alike: dict[tuple[int, int, int], list[tuple[float, float]]] = {}

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import pairwise
 from math import cos, hypot, pi, sin
 
-from batchgrowth.forecast.course_time import elapsed, run_time
+from batchgrowth.forecast.course_time import elapsed
 from batchgrowth.forecast.networks import named
 from batchgrowth.forecast.step_time import Constants, StepTime
 from batchgrowth.plan import Plan
@@ -20,6 +20,7 @@ from matplotlib.ticker import FuncFormatter
 from batchgrowth_trainer.paper.experiment import Cell, Experiment
 from batchgrowth_trainer.paper.published import EXAMPLES, NETWORKS, SCHEDULES, SLOTS, PublishedSchedule
 from batchgrowth_trainer.paper.published_curves import ACCURACY, AT_EPOCHS, LOSS
+from batchgrowth_trainer.paper.tables import minutes_of
 from batchgrowth_trainer.plots.figure import COLOURS, GREY
 from batchgrowth_trainer.plots.still import new_canvas, style
 
@@ -154,7 +155,7 @@ def fig5() -> Experiment:
     rows: list[tuple[Cell, ...]] = []
     for constants in named("paper"):
         for schedule, published in _published(constants.label):
-            minutes = _minutes(schedule.plan(), constants)
+            minutes = minutes_of(schedule.plan(), constants.with_slots(SLOTS))
             updates = schedule.plan().updates
             ideal = _ideal_minutes(constants, updates)
             rows.append((constants.label, schedule.name, updates, published, round(minutes, 2), round(ideal, 2)))
@@ -175,10 +176,6 @@ def _published(network: str) -> Iterator[tuple[PublishedSchedule, float]]:
         yield schedule, schedule.minutes[place]
 
 
-def _minutes(plan: Plan, constants: Constants) -> float:
-    return run_time(plan, constants.with_slots(SLOTS)).seconds.value / _MINUTE
-
-
 def _ideal_minutes(constants: Constants, updates: int) -> float:
     return updates * constants.step.seconds(128, 1, 1) / _MINUTE
 
@@ -188,7 +185,7 @@ def _draw_fig5() -> Canvas:
     for constants in named("paper"):
         colour = NETWORK_COLOURS[constants.label]
         points = sorted(
-            (schedule.plan().updates, _minutes(schedule.plan(), constants), published)
+            (schedule.plan().updates, minutes_of(schedule.plan(), constants.with_slots(SLOTS)), published)
             for schedule, published in _published(constants.label)
         )
         updates = [point[0] for point in points]

@@ -46,9 +46,9 @@ def table2() -> Experiment:
     for schedule in SCHEDULES:
         plan = schedule.plan()
         for constants, published in zip(named("paper"), schedule.minutes, strict=True):
-            ours = _minutes(plan, constants.with_slots(SLOTS))
-            at_once = _minutes(plan, constants)
-            bare = _minutes(plan, replace(constants, step=replace(constants.step, overhead=())))
+            ours = minutes_of(plan, constants.with_slots(SLOTS))
+            at_once = minutes_of(plan, constants)
+            bare = minutes_of(plan, replace(constants, step=replace(constants.step, overhead=())))
             rows.append(
                 (
                     schedule.name, constants.label, published, round(ours, 1), difference(ours, published),
@@ -70,10 +70,11 @@ def table2() -> Experiment:
 def simulated_minutes(schedule: PublishedSchedule) -> Mapping[str, float]:
     """Return the minutes that the paper's simulator gives a schedule, by network."""
     plan = schedule.plan()
-    return {constants.label: _minutes(plan, constants.with_slots(SLOTS)) for constants in named("paper")}
+    return {constants.label: minutes_of(plan, constants.with_slots(SLOTS)) for constants in named("paper")}
 
 
-def _minutes(plan: Plan, constants: Constants) -> float:
+def minutes_of(plan: Plan, constants: Constants) -> float:
+    """Return the minutes that the constants forecast for a plan."""
     return run_time(plan, constants).seconds.value / 60
 
 

@@ -1,7 +1,7 @@
 """The branches of a probe, made one after another in this process by the loop of a run."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from batchgrowth.errors import WorkloadError, counted
+from batchgrowth.manifest.choosing import Say
 from batchgrowth.plan import Plan
 from batchgrowth.probe.branches import FEWEST_UPDATES, Batches, Stretch, batches_at, between, branch_plan, stretch_from
 from batchgrowth.probe.critical import Branch, Compared, Critical, compared, critical_of
@@ -25,8 +26,6 @@ from batchgrowth_trainer.replica.seeds import draw_seed
 
 MOST_EVALUATED = 4096
 """The most training examples whose loss is computed at the end of a branch, evenly spread over all."""
-
-Say = Callable[[str], None]
 
 
 @dataclass(slots=True)
@@ -80,10 +79,11 @@ def probed(
     probe = Probe(start, batches, stretch, orders, notes=list(batches.left_out))
     replica = build_replica(start.branch_spec, trained=True)
     with closing(replica.loaders):
-        for size in _sizes(probe, tolerance):
-            branch = _branch(replica, probe, size)
-            probe.branches.append(branch)
-            say(f"batch {size:,}: loss {branch.loss:.5g} after {stretch.examples:,} examples")
+        for size in batches.tried:
+            _try(replica, probe, size, say)
+        middle = _middle(probe, tolerance)
+        if middle is not None:
+            _try(replica, probe, middle, say)
     fewest = min(branch.updates for branch in probe.branches)
     if fewest < FEWEST_UPDATES:
         probe.notes.append(
@@ -93,14 +93,18 @@ def probed(
     return probe
 
 
-def _sizes(probe: Probe, tolerance: float) -> Iterator[int]:
-    """Yield the batch sizes to try: those of the probe, and one between the last within the tolerance and the next."""
-    yield from probe.batches.tried
+def _try(replica: Replica, probe: Probe, batch_size: int, say: Say) -> None:
+    branch = _branch(replica, probe, batch_size)
+    probe.branches.append(branch)
+    say(f"batch {batch_size:,}: loss {branch.loss:.5g} after {probe.stretch.examples:,} examples")
+
+
+def _middle(probe: Probe, tolerance: float) -> int | None:
+    """Return a batch size between the last within the tolerance and the next, beyond it; None if there is none."""
     critical = probe.critical(tolerance)
-    if critical.beyond is not None:
-        middle = between(critical.within, critical.beyond, probe.start.plan)
-        if middle is not None:
-            yield middle
+    if critical.beyond is None:
+        return None
+    return between(critical.within, critical.beyond, probe.start.plan)
 
 
 def _branch(replica: Replica, probe: Probe, batch_size: int) -> Branch:

@@ -158,7 +158,8 @@ class _Walk:
         return "class", kind.__name__, [self._form(base) for base in kind.__bases__], slots, members
 
     def _code(self, code: CodeType) -> Any:
-        return "code", [repr(getattr(code, name)) for name in _CODE], [self._form(const) for const in code.co_consts]
+        names = [*_CODE, "co_exceptiontable"] if code.co_exceptiontable else _CODE
+        return "code", [repr(getattr(code, name)) for name in names], [self._form(const) for const in code.co_consts]
 
 
 def globals_in(code: CodeType) -> list[str]:

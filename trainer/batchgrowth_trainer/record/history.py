@@ -104,7 +104,7 @@ class RowFile:
             self._write_at = len(self._buffer) + _BUFFER_BYTES
 
     def truncate(self, update: int) -> None:
-        """Drop all rows after `update`. If this raises OSError, no row is dropped."""
+        """Drop all rows after `update`. Raises OSError, and then the file has them all."""
         self.close()
         self._look(update)
         try:

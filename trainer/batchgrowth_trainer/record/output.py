@@ -28,8 +28,11 @@ EARLIER = "earlier"
 WEIGHTS_FILE = "model.safetensors"
 BEST_FILE = "best.safetensors"
 JOURNAL_FILE = "journal.jsonl"
-TRACKED = ("trackers", "tensorboard", "mlflow", "wandb")
-"""Folders of the trackers: how far each has recorded the run, and what they record if they have no other place."""
+TRACKING_FOLDER = "trackers"
+"""Has how far each tracker has recorded the run; the others have what they record if they have no other place."""
+TENSORBOARD_FOLDER = "tensorboard"
+MLFLOW_FOLDER = "mlflow"
+_WANDB_FOLDER = "wandb"  # its library's own choice
 _OF_A_RUN = (
     SUMMARY_FILE,
     CHECKPOINTS,
@@ -45,7 +48,10 @@ _OF_A_RUN = (
     BEST_FILE,
     "plot.png",
     "plot.html",
-    *TRACKED,
+    TRACKING_FOLDER,
+    TENSORBOARD_FOLDER,
+    MLFLOW_FOLDER,
+    _WANDB_FOLDER,
 )
 _SHARED = (FUNCTION_FILE, ORIGIN_FILE, HISTORY_FILE, EVALUATIONS_FILE, GROWTH_FILE)
 _RESULTS = ("plot.png", "plot.html", JOB_FILE, BEST_FILE, WEIGHTS_FILE, SUMMARY_FILE)

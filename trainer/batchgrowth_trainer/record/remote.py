@@ -122,8 +122,15 @@ class Bucket:
     def delete(self, names: Sequence[str]) -> None:
         """Delete objects; a missing object is not an error."""
         with _told(self.uri, "old checkpoints cannot be deleted"):
-            if names:
-                obstore.delete(self._store, list(names))
+            try:
+                if names:
+                    obstore.delete(self._store, list(names))
+            except FileNotFoundError as error:  # S3 alone takes a missing object for deleted
+                if _code(str(error)) in _NO_BUCKET:
+                    raise
+                for name in names:
+                    with suppress(FileNotFoundError):
+                        obstore.delete(self._store, name)
 
     def rename(self, name: str, other: str) -> None:
         """Rename an object; a missing object is not an error."""
@@ -381,7 +388,8 @@ class RemoteCheckpoints:
         entries = self._entries()
         name = f"update-{snapshot.position.update:010d}"
         state_name = f"{_STATES}{name}-{checkpoint.sha256(state)[:16]}"
-        self._put_missing(entries, state_name, state)
+        if not _is_there(entries, state_name, len(state)):
+            self._bucket.put(state_name, state)
         with storage.reported_as_checkpoint_error():
             rows = self._pieces.current()
             for file, piece in ((file, piece) for file, pieces in rows.items() for piece in pieces):
@@ -415,10 +423,6 @@ class RemoteCheckpoints:
 
     def _entries(self) -> dict[str, StoredObject]:
         return self._bucket.entries(_MANIFESTS, _STATES, _ROWS)
-
-    def _put_missing(self, entries: Mapping[str, StoredObject], name: str, data: bytes) -> None:
-        if not _is_there(entries, name, len(data)):
-            self._bucket.put(name, data)
 
     def _newest(self, note: Callable[[str], None], *, with_rows: bool) -> Saved | None:
         entries = _patiently(self._entries)

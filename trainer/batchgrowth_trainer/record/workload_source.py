@@ -23,6 +23,7 @@ from batchgrowth.spec import JobSpec
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from batchgrowth_trainer.record.functions import FUNCTION_FILE, is_function
+from batchgrowth_trainer.user_errors import LIBRARIES
 
 ORIGIN_FILE = "workload.json"
 _PACKAGES = ("batchgrowth", "torch", "numpy")
@@ -78,7 +79,7 @@ class Origin(BaseModel):
         return (json.dumps(self.model_dump(), indent=2) + "\n").encode()
 
     def changes(self, now: "Origin") -> list[str]:
-        """Return the sources that differ now, with "no longer there" and "new" where they are that."""
+        """Return the names of the sources that differ now, are no longer there, or are new."""
         both = sorted(self.sources.keys() | now.sources.keys())
         return [name for name in both if self.sources.get(name) != now.sources.get(name)]
 
@@ -138,6 +139,7 @@ def find_workload(run: Path, spec: JobSpec, given: Sequence[Path] = ()) -> tuple
 def _prefer(origin: Origin) -> None:
     """Put the origin's folder first if it is on the path, and forget modules of the same names from elsewhere."""
     if origin.folder in sys.path[1:]:
+        sys.path.remove(origin.folder)
         sys.path.insert(0, origin.folder)
     tops = {Path(name).parts[0].removesuffix(".py") for name in origin.sources}
     for name, module in list(sys.modules.items()):
@@ -168,7 +170,7 @@ def _found(entrypoint: str, folders: Sequence[str]) -> tuple[str, dict[str, str]
         home = Path(folder or ".").resolve()
         if _file_of(home, module) is None:
             continue
-        if module.partition(".")[0] == _OURS or {"site-packages", "dist-packages"} & set(home.parts):
+        if module.partition(".")[0] == _OURS or not LIBRARIES.isdisjoint(home.parts):
             break
         return str(home), _digests(home, module)
     file = _installed(module)

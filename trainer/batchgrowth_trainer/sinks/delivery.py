@@ -8,6 +8,7 @@ A trainer's pod asks the API server for nothing else. Its requests go around any
 those of the operator do (batchgrowth_operator/api/client.py).
 """
 
+import http.client
 import json
 import os
 import ssl
@@ -78,8 +79,11 @@ def to_config_map(
         headers = {"Authorization": f"Bearer {token}", "Content-Type": f"application/{kind}+json"}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(url, method=method, data=data, headers=headers)
-        with direct.open(request, timeout=_TIMEOUT_SECONDS) as response:
-            return bytes(response.read())
+        try:
+            with direct.open(request, timeout=_TIMEOUT_SECONDS) as response:
+                return bytes(response.read())
+        except http.client.HTTPException as error:  # urllib makes OSErrors of every other failure
+            raise OSError(f"the API server's answer is cut off, or no HTTP: {error!r}") from error
 
     claims = _Claims(answer)
     return claims.report, claims.make

@@ -70,9 +70,14 @@ class Live:
                 self._start(name, plan, position)
             case Stopped():
                 self._stop()
-            case Looked(plan=plan) | EndedEarly(plan=plan) | Undone(plan=plan):
+            case Looked(plan=plan) | EndedEarly(plan=plan):
                 self._plan = plan
                 self._note(event)
+            case Undone(plan=plan, position=position):
+                self._note(event)
+                done = self._begin(plan, position)
+                if self._screen is not None:
+                    self._screen.update(self._picture(done), refresh=True)
             case _:
                 self._note(event)
 
@@ -83,12 +88,17 @@ class Live:
     def _start(self, name: str, plan: Plan, position: Position) -> None:
         self._stop()
         self._name = name
+        done = self._begin(plan, position)
+        self._screen = self._open(self._picture(done))
+
+    def _begin(self, plan: Plan, position: Position) -> int:
+        """Forget the numbers of what was trained so far, and return the examples before the position."""
         self._plan = plan
         self._row = None
         self._evaluation = None
         done = position.epoch * plan.examples_per_epoch + position.offset
         self._pace = _Pace(done, self._clock())
-        self._screen = self._open(self._picture(done))
+        return done
 
     def _open(self, picture: RenderableType) -> Shown:
         # rich's own refresh thread would contend with the trainer for the interpreter, so updates drive the redraw.
@@ -210,22 +220,29 @@ class Lines:
                     self._note(note_of(event))
                 else:
                     self._look = note_of(event)
-            case EndedEarly(plan=plan) | Undone(plan=plan):
+            case EndedEarly(plan=plan):
                 self._plan = plan
                 self._note(note_of(event))
+            case Undone(plan=plan, position=position):
+                self._note(note_of(event))
+                self._begin(plan, position)
             case _:
                 self._note(note_of(event))
 
     def _start(self, name: str, plan: Plan, position: Position) -> None:
         self._stop()
-        self._plan = plan
-        self._stage = -1
-        self._epoch = position.epoch
+        self._begin(plan, position)
         begins = f"goes on after update {position.update:,}" if position.update else "starts"
         self._write(
             f"{name} {begins}: "
             f"{counted(plan.epochs, 'epoch')}, {counted(plan.updates, 'update')}, {counted(len(plan.stages), 'stage')}"
         )
+
+    def _begin(self, plan: Plan, position: Position) -> None:
+        self._plan = plan
+        self._stage = -1
+        self._epoch = position.epoch
+        self._last = None
 
     def _row(self, row: HistoryRow) -> None:
         if self._ended is not None:

@@ -166,10 +166,17 @@ class Sinks:
     another is handed out waits for its turn, since it may come from a signal handler, or from a sink.
     """
 
-    def __init__(self, sinks: Iterable[Sink]) -> None:
+    def __init__(self, sinks: Iterable[Sink], tell: Callable[[Event], None] | None = None) -> None:
+        """Keep the sinks; `tell` gets the note about one that is dropped, by default to hand it to the others."""
         self._sinks = list(sinks)
+        self._tell = tell or self.add_to_next
         self._waiting: deque[Event] = deque()
         self._is_busy = False
+
+    @property
+    def left(self) -> Sequence[Sink]:
+        """Return the sinks that were not dropped."""
+        return tuple(self._sinks)
 
     @classmethod
     def of(cls, sinks: "Iterable[Sink] | Sinks") -> "Sinks":
@@ -209,7 +216,7 @@ class Sinks:
             except FAULTS as error:
                 self._sinks.remove(sink)
                 log.debug("the sink %s raised an error", type(sink).__name__, exc_info=error)
-                self._waiting.append(
+                self._tell(
                     Note(f"{type(sink).__name__} is left out from now on, since it raised {reason(error)}; training "
                          "goes on without it")
                 )  # fmt: skip
@@ -231,13 +238,12 @@ class Held:
         self._waiting.append(event)
 
     def release(self) -> None:
-        """Make the sinks, and hand them what has happened so far."""
-        sinks = self._make()
-        late = Sinks(sinks)
+        """Make the sinks, and hand them what has happened so far; one that raises then is dropped."""
+        late = Sinks(self._make(), self._audience.add_to_next)
         for event in self._waiting:
             late.handle(event)
         self._waiting.clear()
-        self._audience.replace(self, sinks)
+        self._audience.replace(self, late.left)
 
 
 # --- The wording of a run's numbers and events, the same on a terminal and in a log ---

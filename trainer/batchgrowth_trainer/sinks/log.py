@@ -2,10 +2,10 @@
 
 import json
 import logging
-import os
 import time
 from collections import deque
 from datetime import UTC, datetime
+from io import FileIO
 from pathlib import Path
 
 from batchgrowth.errors import counted, duration
@@ -95,12 +95,22 @@ class Journal:
         try:
             if self._path.exists() and self._path.stat().st_size >= LONGEST_BYTES:
                 self._path.replace(self._path.with_name(f"older-{JOURNAL_FILE}"))
-            with os.fdopen(open_own(self._path, APPEND), "ab") as file:
-                file.write("".join(self._waiting).encode())
+            self._append("".join(self._waiting).encode())
         except OSError:  # ends no training: the journal is for people, and the history has the numbers
             self._not_before = time.monotonic() + _RETRY_SECONDS
         else:
             self._waiting.clear()
+
+    def _append(self, data: bytes) -> None:
+        """Append all the data or none, since what is not written is tried again. Raises OSError."""
+        with FileIO(open_own(self._path, APPEND), "ab") as file:
+            whole = file.tell()
+            try:
+                while data:
+                    data = data[file.write(data) :]
+            except OSError:
+                file.truncate(whole)
+                raise
 
 
 def _message(event: Event) -> str | None:

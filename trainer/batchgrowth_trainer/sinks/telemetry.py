@@ -79,8 +79,9 @@ class Telemetry:
             case events.Looked(row, quantity, _, plan):
                 self._plan = plan
                 metrics["batchgrowth_growth_quantity"].labels(quantity).set(row.value)
-            case events.Undone(plan=plan):
+            case events.Undone(position=position, plan=plan):
                 self._plan = plan
+                self._epoch = position.epoch + position.offset / plan.examples_per_epoch
             case events.EndedEarly():
                 metrics["batchgrowth_progress_ratio"].set(1.0)
             case events.Recovered():

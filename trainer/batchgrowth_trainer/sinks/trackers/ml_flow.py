@@ -8,9 +8,9 @@ from pathlib import Path
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
+from batchgrowth_trainer.record.output import MLFLOW_FOLDER
 from batchgrowth_trainer.sinks.trackers.tracking import Point, Status, Training, Value
 
-FOLDER = "mlflow"
 _ENDED = {Status.FINISHED: "FINISHED", Status.INTERRUPTED: "KILLED", Status.FAILED: "FAILED"}
 _MOST_METRICS = 1000
 _MOST_PARAMETERS = 100  # in one request, as MLflow's API says
@@ -69,7 +69,7 @@ def _named(name: str) -> str:
 def _local(folder: Path) -> str:
     # MLflow asks that its file store be wanted; its other local store is a database, for which skinny has no driver.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-    return (folder / FOLDER).absolute().as_uri()
+    return (folder / MLFLOW_FOLDER).absolute().as_uri()
 
 
 def _experiment(client: MlflowClient) -> str:

@@ -5,21 +5,20 @@ from collections.abc import Mapping, Sequence
 
 from torch.utils.tensorboard import SummaryWriter
 
+from batchgrowth_trainer.record.output import TENSORBOARD_FOLDER
 from batchgrowth_trainer.sinks.trackers.tracking import Point, Status, Training, Value
-
-FOLDER = "tensorboard"
 
 
 class TensorBoard:
     """One event file for each start of the run; TensorBoard shows the files of a folder as one run."""
 
     def open(self, training: Training, run: str) -> str:
-        folder = training.folder / FOLDER
+        folder = training.folder / TENSORBOARD_FOLDER
         self._writer = SummaryWriter(str(folder))
         if not run:
             rows = "\n".join(f"| {name} | {json.dumps(value)} |" for name, value in training.parameters.items())
             self._text("spec", f"| field | value |\n|---|---|\n{rows}")
-        return FOLDER
+        return TENSORBOARD_FOLDER
 
     def write(self, points: Sequence[Point]) -> None:
         for point in points:

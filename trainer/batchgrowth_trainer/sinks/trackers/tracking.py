@@ -18,6 +18,7 @@ from batchgrowth.manifest.files import read_regular
 from batchgrowth.spec import BatchGrowthJob
 
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow
+from batchgrowth_trainer.record.output import TRACKING_FOLDER
 from batchgrowth_trainer.record.storage import replace_file
 from batchgrowth_trainer.sinks.events import Event, Finished, Started, Stopped
 
@@ -147,7 +148,6 @@ _STOP_SECONDS = 30.0  # the longest that the end of a run waits for what was not
 _HURRIED_STOP_SECONDS = 3.0  # the same if the tracker has failed before, or if a user stops the run at once
 _LAST_TRIES = 2
 _MOST_WAITING = 20_000  # points in memory; the oldest are dropped
-_FOLDER = "trackers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class Tracking:
         self._training = training
         self._note = note
         self._clock = clock
-        self._path = training.folder / _FOLDER / f"{name}.json"
+        self._path = training.folder / TRACKING_FOLDER / f"{name}.json"
         self._recorded = _read(self._path)
         self._known = self._recorded  # of an earlier start: what must not be repeated
         self._tracker: Tracker | None = None
