@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic.alias_generators import to_camel, to_snake
+from pydantic.alias_generators import to_snake
 
 from batchgrowth.errors import Fault, SpecError
 from batchgrowth.manifest.choosing import Say, choices_in, leaves, nobody, replace_blocks
@@ -67,10 +67,13 @@ def _as_manifest(value: Any, path: KeyPath) -> Any:
     """Return the value as YAML would give it: the schema's own names in camelCase, lists, and decimals as strings."""
     schema = schema_at(path)
     if isinstance(value, Mapping):
+        fields = schema.get("properties", {})
+        in_snake_case = {to_snake(name): name for name in fields}  # to_camel does not make localSGD of local_sgd
         tree: dict[str, Any] = {}
         for key, item in value.items():
-            camel = to_camel(str(key))
-            name = camel if camel in schema.get("properties", {}) else str(key)
+            name = str(key)
+            if name not in fields:
+                name = in_snake_case.get(name, name)
             if name in tree:
                 where = _in_snake_case(dotted((*path, name)).removeprefix("spec."))
                 raise SpecError([Fault(where, f"given twice, as {name} too", "give it once")])

@@ -1,11 +1,14 @@
 """The spec as keyword arguments of Python."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from batchgrowth.errors import SpecError
-from batchgrowth.manifest.keywords import job_of
+from batchgrowth.manifest.job_schema import job_schema
+from batchgrowth.manifest.keywords import _as_manifest, job_of
 from batchgrowth.manifest.reading import read_manifest
+from pydantic.alias_generators import to_snake
 
 MANIFEST = """
 apiVersion: batchgrowth.dev/v1alpha1
@@ -97,3 +100,25 @@ def test_a_notebook_shows_an_error_as_its_text() -> None:
         job_of("digits", keywords(epochs=0))
 
     assert caught.value._render_traceback_() == ["SpecError: epochs: 0; give a whole number from 1 to 1000000"]
+
+
+def fields_below(schema: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
+    """The path of every field that the schema knows."""
+    for name, part in schema.get("properties", {}).items():
+        yield (*path, name)
+        yield from fields_below(part, (*path, name))
+    if "items" in schema:
+        yield from fields_below(schema["items"], (*path, 0))
+
+
+def test_every_field_is_a_keyword_in_snake_case() -> None:
+    """Also localSGD, as local_sgd; what Python spells otherwise, such as beta_1, is taken too."""
+    fields = list(fields_below(job_schema()["properties"]["spec"], ("spec",)))
+    assert ("spec", "exchange", "localSGD", "everyUpdates") in fields
+    for *parents, name in fields:
+        assert {name: None} == _as_manifest({to_snake(str(name)): None}, tuple(parents))
+
+
+def test_a_block_of_capitals() -> None:
+    job = job_of("digits", keywords(exchange={"type": "LocalSGD", "local_sgd": {"every_updates": 3}}))
+    assert job.spec.exchange.settings.every_updates == 3
