@@ -483,7 +483,7 @@ class States:
     def catch_up(self, members: list[str]) -> bool:
         """Restore the newest checkpoint if it is ahead of all members, and fetch missing reports.
 
-        Return False if a member is lost.
+        Return False if a member is lost. Raises NoMember if another run has made a worker drop its member.
 
         So the history has no gap: a member that trains on keeps the reports that never arrived, and a checkpoint is
         written only with the reports that led to it.
@@ -519,10 +519,13 @@ class States:
                 self._unjudged.add(address)
 
     def find(self, seconds: float) -> None:
-        """Ask each registered worker how far its member is, and wait up to `seconds` for each answer."""
+        """Ask each registered worker how far its member is, if it has one; wait up to `seconds` for each answer."""
         ask = self._pool.calls.ask
         for address in sorted(self._pool.registered):
-            self.take(ask(service.how_far, self._pool.run_id, workers=[address], seconds=seconds))
+            try:
+                self.take(ask(service.how_far, self._pool.run_id, workers=[address], seconds=seconds))
+            except service.NoMember:  # it prepares, or another run has made it drop the member
+                self.updates.pop(address, None)
 
     @property
     def is_judged(self) -> bool:
