@@ -13,13 +13,17 @@ from multiprocessing import forkserver
 from pathlib import Path
 from batchgrowth.manifest.reading import load_manifest
 from batchgrowth_trainer.pool import local_cluster
+from distributed.core import Status
+
+def is_starting(nanny):
+    return nanny.process is not None and nanny.process.status == Status.starting
 
 local_cluster._CLOSE_SECONDS = 1.0
 with local_cluster.local_cluster(load_manifest(Path(sys.argv[1])).spec) as cluster:
     server = vars(forkserver)["_forkserver"]._forkserver_pid
     os.kill(server, signal.SIGSTOP)
     cluster.scale(1)
-    while not any(map(local_cluster._is_starting, list(cluster._created))):
+    while not any(map(is_starting, list(cluster._created))):
         time.sleep(0.05)
     time.sleep(0.5)  # the request is in the server's socket
     cluster.end()

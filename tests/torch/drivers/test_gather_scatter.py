@@ -3,16 +3,22 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from batchgrowth.contract.figures import ExchangeFigures
+from batchgrowth.errors import WorkloadError
+from batchgrowth.plan import Step
 from batchgrowth_trainer.building import build_replica
-from batchgrowth_trainer.drivers import stragglers
+from batchgrowth_trainer.drivers import gather_scatter, stragglers
 from batchgrowth_trainer.drivers.gather_scatter import GatherScatterDriver
+from batchgrowth_trainer.drivers.run import Undo
 from batchgrowth_trainer.drivers.stragglers import FIRST_REST
+from batchgrowth_trainer.exchange.spot_check import answers_of
 from batchgrowth_trainer.pool.membership import Ended, Event
 from batchgrowth_trainer.record.snapshot import weights_sha256
 from batchgrowth_trainer.sinks.events import Event as RunEvent
@@ -334,3 +340,173 @@ def test_without_backups_nothing_is_repeated(trained: Any, expected: str) -> Non
     assert weights == expected
     assert seen.backups == []
     assert all([("a", 0), ("b", 1), ("c", 2)] == asked_at(pool, update) for update in range(len(seen.workers)))
+
+
+Answers = Callable[[Step, int, int], list[tuple[int, ...]]]
+"""What a worker answers in a check of a shard, so many times."""
+
+
+class Checked(Seen):
+    """A run and its pool in one: workers with these digests, and what a check did.
+
+    A worker's request ends once events are handled: with its answers, with its error, or as lost if it has none.
+    One that is silent is lost once it is restarted.
+    """
+
+    run_id = "run"
+
+    def __init__(self, job: Any, digests: dict[str, str], answers: dict[str, Answers | None], silent: str) -> None:
+        super().__init__(job)
+        self.calls, self.answers, self.silent = self, answers, silent
+        self.ready = {
+            name: SimpleNamespace(name=name, arithmetic=SimpleNamespace(digest=digest))
+            for name, digest in digests.items()
+        }
+        self.asked, self.left_out, self.replaced, self.restarted = list[str](), list[str](), list[str](), list[str]()
+        self.covered, self.events = list[int | None](), list[Event]()
+
+    def request(
+        self, worker: str, _function: Any, _run: str, _model: Any, step: Step, shard: int, times: int, then: int
+    ) -> Any:
+        self.asked.append(worker)
+        request: Any = SimpleNamespace(key=str(len(self.asked)), status="lost", error=None)
+        request.exception = lambda: request.error
+        answers = self.answers[worker]
+        if worker == self.silent:
+            request.status = "pending"
+            return request
+        try:
+            if answers is not None:
+                request.result = answers(step, shard, times)
+                request.status = "finished"
+        except (DeviceFault, WorkloadError) as error:
+            request.status, request.error = "error", error
+        self.events.append(Ended(worker, then, request))
+        return request
+
+    def drain_events(self, _seconds: float, handle: Callable[[Event], None]) -> None:
+        while self.events:
+            handle(self.events.pop(0))
+
+    def restart_unresponsive(self, workers: list[str], _note: Any) -> None:
+        self.restarted += workers
+        self.events += map(Left, workers)
+
+    def record_figures(self, figures: ExchangeFigures) -> None:
+        self.covered.append(figures.checked_update)
+
+    def leave_out(self, worker: str, _fault: Exception) -> None:
+        self.left_out.append(worker)
+
+    def replace(self, workers: list[str], *_: Any) -> None:
+        self.replaced += workers
+
+    def name_of(self, worker: str) -> str:
+        return worker
+
+    def on_end(self, _worker: str, number: int) -> int:
+        return number
+
+    def follow(self, _event: Event) -> None: ...
+    def admit_held(self, _update: int) -> None: ...
+    def check_connected(self) -> None: ...
+
+
+@pytest.fixture
+def check(small_job: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[Checked, Undo | None]]]:
+    """A function: what a check after the first update did, and what it found; the server's digest is `cpu`."""
+    monkeypatch.setattr(gather_scatter, "is_check_due", lambda *_: True)
+    job = small_job("workload.entrypoint=small:plain", "exchange.type=GatherScatter")
+    server, other = build_replica(job.spec), build_replica(job.spec)
+    server.arithmetic = replace(server.arithmetic, digest="cpu")
+    seen = list[Checked]()
+
+    def checked(digests: dict[str, str], silent: str = "", **answers: Answers | None) -> tuple[Checked, Undo | None]:
+        right: dict[str, Answers | None] = {name: partial(answers_of, other) for name in digests}
+        seen.append(Checked(job, digests, right | answers, silent))
+        pool: Any = seen[-1]
+        driver = GatherScatterDriver(pool, pool, pool, server)
+        try:
+            driver._check_if_due(server.plan.step_at(server.position), list(digests))
+        except Undo as found:
+            return seen[-1], found
+        return seen[-1], None
+
+    yield checked
+    server.loaders.close()
+    other.loaders.close()
+
+
+def wrong(_step: Step, _shard: int, times: int) -> list[tuple[int, ...]]:
+    """The answers of a worker whose numbers are all 0."""
+    return [(0,) * 6] * times
+
+
+@pytest.mark.parametrize("digests", [{"a": "gpu"}, {"a": "gpu", "b": "another gpu"}])
+def test_a_check_in_which_nothing_can_be_compared_does_not_count(check: Any, digests: dict[str, str]) -> None:
+    """A shard that is computed once shows nothing."""
+    seen, found = check(digests, a=wrong)
+    assert (seen.asked, seen.covered, found) == ([], [], None)
+
+
+def test_a_check_whose_workers_are_all_lost_does_not_count(check: Any) -> None:
+    seen, found = check({"a": "cpu"}, a=None)
+    assert (seen.asked, seen.covered, found) == (["a"], [], None)
+
+
+def test_workers_that_the_server_cannot_be_compared_with_are_compared_with_each_other(check: Any) -> None:
+    """As those with GPUs are, of a trainer without one."""
+    gpus = dict.fromkeys("abc", "gpu")
+    seen, found = check(gpus | {"d": "another gpu"}, d=wrong)
+    assert (seen.asked, seen.covered, found) == (["a", "b", "c"], [1], None)
+    seen, found = check(gpus, b=wrong)
+    assert (seen.covered, seen.replaced, found.workers) == ([], ["b"], ("b",))
+    assert str(found).startswith("worker b differs from 2 others: the gradient of model.0.weight, in shard ")
+
+
+def test_a_difference_that_cannot_be_judged_does_not_count(check: Any) -> None:
+    """The worker that differs is lost before it answers again."""
+
+    def once(step: Step, shard: int, times: int) -> list[tuple[int, ...]]:
+        if times > 1:
+            raise DeviceFault("ECC error of a")
+        return wrong(step, shard, times)
+
+    seen, found = check({"a": "cpu"}, a=once)
+    assert (seen.asked, seen.covered, seen.left_out, found) == (["a", "a"], [], ["a"], None)
+
+
+def test_a_difference_that_does_not_recur_is_none(check: Any) -> None:
+    rights = list[Answers]()
+
+    def once(step: Step, shard: int, times: int) -> list[tuple[int, ...]]:
+        return wrong(step, shard, times) if times == 1 else rights[0](step, shard, times)
+
+    seen, _ = check({"a": "cpu"})
+    assert seen.covered == [1]
+    rights += [seen.answers["a"]]
+    seen, found = check({"a": "cpu"}, a=once)
+    assert (seen.asked, seen.covered, found) == (["a", "a"], [1], None)
+
+
+def test_an_error_of_a_worker_in_a_check_is_not_swallowed(check: Any) -> None:
+    """A fault leaves out the worker, and what the code did ends the run."""
+
+    def raising(error: Exception) -> Answers:
+        def raised(*_: Any) -> list[tuple[int, ...]]:
+            raise error
+
+        return raised
+
+    seen, found = check({"a": "cpu", "b": "cpu"}, a=raising(DeviceFault("ECC error of a")))
+    assert (seen.left_out, seen.notes, found) == (["a"], ["worker a was left out: ECC error of a"], None)
+    assert seen.covered == [1]
+    with pytest.raises(WorkloadError, match=r"net\.count has changed"):
+        check({"a": "cpu"}, a=raising(WorkloadError("net.count has changed")))
+
+
+def test_a_worker_that_hangs_in_a_check_is_restarted(check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    late = SimpleNamespace(monotonic=lambda: 1e12, perf_counter=lambda: 0.0)
+    monkeypatch.setattr(gather_scatter, "time", late)
+    seen, found = check({"a": "cpu"}, silent="a")
+    assert (seen.restarted, seen.covered, found) == (["a"], [], None)

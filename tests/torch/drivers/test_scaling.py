@@ -198,6 +198,25 @@ def test_workers_come_ahead_of_a_forecast_and_outstay_a_wrong_one(
     assert run.requests == [1, 4, 2]
 
 
+def test_a_worker_that_comes_back_is_no_measure_of_a_start(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hours after the request, the next stage would otherwise be requested hours ahead."""
+    run.expected, pool, seconds = run.plan, WorkerPool(), [100.0]
+    monkeypatch.setattr(scaling_module, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
+    scaler: Any = SimpleNamespace(scale=lambda _count, _keep: None, repair=lambda: None)
+    scaling = Scaling(run, pool, scaler, 60)  # type: ignore[arg-type]
+
+    def ready(at: float, *names: str) -> float | None:
+        pool.ready = dict.fromkeys(names)
+        seconds[0] = at
+        scaling.tick([])
+        return scaling._lead_seconds
+
+    assert ready(100) is None
+    assert [ready(105, "a"), ready(105.1, "a", "b")] == [5.0, pytest.approx(5.0, abs=0.1)]
+    measured = scaling._lead_seconds
+    assert [ready(9000, "a"), ready(9010, "a", "c")] == [measured, measured]
+
+
 @pytest.mark.fault("N02")
 @pytest.mark.parametrize("answers", [True, False])
 def test_only_silence_times_out(run: Any, monkeypatch: pytest.MonkeyPatch, answers: bool) -> None:

@@ -1,5 +1,6 @@
 """Which member's state a run ends with, and how a member that trains is asked for its state."""
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -121,3 +122,18 @@ def test_a_state_that_comes_too_late_is_not_saved(saves: bool) -> None:
     world.answers = {"a": state(12)}
     states.save_while_it_trains("a", due=False)
     assert [20] * saves == world.saved
+
+
+def test_a_worker_without_a_member_has_no_state_to_save() -> None:
+    """As one that prepares, or whose member another run has dropped; those of the others are found."""
+
+    def ask(_function: Any, _run: str, *, workers: list[str], seconds: float) -> dict[str, Any]:
+        if workers == ["a"]:
+            raise service.NoMember("another run uses the same cluster")
+        return dict.fromkeys(workers, MemberOutcome(12))
+
+    pool: Any = SimpleNamespace(calls=SimpleNamespace(ask=ask), run_id="", registered={"a", "b"})
+    states = States(pool, pool, lambda _: None)
+    states.take({"a": MemberOutcome(12)})
+    states.find(1.0)
+    assert states.updates == {"b": 12}

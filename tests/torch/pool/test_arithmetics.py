@@ -142,6 +142,44 @@ def test_a_worker_with_other_code_is_held_back_while_another_has_the_jobs() -> N
     ]
 
 
+def edited(worker: Prepared) -> Prepared:
+    """The worker with other code, which computes the first shard otherwise."""
+    arithmetic = replace(worker.arithmetic, digest=f"{worker.arithmetic.digest}, edited")
+    return replace(worker, code={"net.py": "edited"}, arithmetic=arithmetic)
+
+
+@pytest.mark.fault("T08")
+@pytest.mark.parametrize("required", [False, True])
+def test_code_that_becomes_the_jobs_brings_its_arithmetic(required: bool) -> None:
+    """The first shard of other code has another digest, which says nothing about its workers, even of one machine."""
+    published = Published()
+    admission = Admission(Arithmetics(required=required, publish=published))
+    admission.add("a", replace(prepared("0"), host="node"))
+    for address, name in (("b", "1"), ("c", "2")):
+        admission.add(address, replace(edited(prepared(name)), host="node"))
+    admission.remove("a")
+    admission.admit_held(5)
+    assert list(admission.ready) == ["b", "c"]
+    assert published.workers == {}
+
+
+@pytest.mark.fault("T08")
+def test_another_worker_that_is_refused_does_not_keep_the_jobs_code() -> None:
+    """It may not compute, so the job would wait for ever."""
+    admission = Admission(Arithmetics(required=True))
+    admission.add("a", prepared("0"))
+    admission.add("b", prepared("1", "AVX2"))
+    admission.add("c", edited(prepared("2", "AVX2")))
+    admission.remove("a")
+    admission.admit_held(5)
+    assert list(admission.ready) == [], "an AVX2 is refused with any code"
+    admission.add("d", edited(prepared("3")))
+    admission.admit_held(5)
+    assert list(admission.ready) == ["d"]
+    assert admission.arithmetics.refusal("b") == "worker 1 is held back: it has another net.py"
+    assert admission.arithmetics.refusal("c").startswith("worker 2 adds differently than this job: AVX2 rather than")
+
+
 @pytest.mark.fault("T01")
 def test_two_processes_of_one_machine_that_differ_have_code_that_depends_on_the_process() -> None:
     """Before the first update, and also if the second one joins late; those of other machines are only reported."""

@@ -1,6 +1,7 @@
 """A request to a worker, and how it ends: with an answer, an error of the function, or the loss of the worker."""
 
 import asyncio
+import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -10,8 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from batchgrowth.errors import DataError
-from batchgrowth_trainer.pool.calls import Calls, WorkerRequest
+from batchgrowth.errors import ClusterError, DataError
+from batchgrowth_trainer.pool.calls import Calls, WorkerRequest, _usable
 from batchgrowth_trainer.pool.membership import Ended
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import COMPUTE
@@ -115,17 +116,47 @@ def test_whatever_prevents_the_answer_ends_it(error: Exception, status: str) -> 
     assert (status, error if status == "error" else None) == (request.status, request.exception())
 
 
-def test_a_request_to_a_worker_that_has_abandoned_its_member_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_to_a_worker_that_has_released_its_member_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """It closes, as one does whose scheduler is gone; from any other worker without the member it is an error."""
-    over: list[bool] = []
-    leave = Termination({}, lambda _: None, lambda: over.append(leave.is_over))
-    monkeypatch.setattr(service, "TERMINATION", leave)
+    leaving: list[bool] = []
+    termination = Termination({}, lambda _: None, lambda: leaving.append(termination.is_leaving))
+    monkeypatch.setattr(service, "TERMINATION", termination)
 
     def asked() -> Any:
         return service._answer(service.compute_gradients, ("gone", None, None, 0, 1))
 
     unknown = asked()
-    leave.close()
+    termination.close()
     assert unknown["exception_text"].startswith("NoMember")
-    assert over == [True], "no moment is left at which the member is gone and the worker does not close"
+    assert leaving == [True], "no moment is left at which the member is gone and the worker does not close"
     assert asked() is None
+
+
+def error_without_a_member() -> Exception:
+    with pytest.raises((service.NoMember, service.MemberReleased)) as raised:
+        service.member_of("job-1")
+    return raised.value
+
+
+def failed(error: Exception) -> Ended:
+    """The end of a task with that error, which has been pickled on its way."""
+    task: Any = SimpleNamespace(status="error", exception=lambda: pickle.loads(pickle.dumps(error)))
+    return Ended("a", 1, task)
+
+
+def test_a_run_whose_member_another_run_has_dropped_ends_with_that() -> None:
+    """A task and a call say so alike; a run that waited would wait for ever."""
+    error = error_without_a_member()
+    with pytest.raises(ClusterError, match="a worker has no member of job: another run uses the same cluster"):
+        failed(error).is_lost()
+    with pytest.raises(ClusterError, match="another run uses the same cluster"):
+        _usable(service.how_far, lambda: {"a": error})
+
+
+def test_a_member_that_leaves_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    termination = Termination({}, lambda _: None, lambda: None)
+    monkeypatch.setattr(service, "TERMINATION", termination)
+    termination.close()
+    error = error_without_a_member()
+    assert failed(error).is_lost()
+    assert _usable(service.how_far, lambda: {"a": error}) == {}

@@ -74,6 +74,21 @@ def test_a_worker_that_is_silent_is_not_heard(calls: Any) -> None:
     assert preparing.line() == "worker a has prepared for 3 min 19 s"
 
 
+def test_the_line_tells_of_no_worker_that_is_gone(calls: Any) -> None:
+    """The next one has its own line when that is due."""
+    clock = Clock()
+    preparing = Preparing(calls, "job-1", clock)
+    preparing.begin("a")
+    clock.now = 295
+    preparing.begin("b")
+    clock.now = 300
+    assert preparing.line() == "worker a has prepared for 5 min 00 s"
+    preparing.end("a")
+    assert preparing.line() == ""
+    clock.now = 305
+    assert preparing.line() == "worker b has prepared for 10.0 s"
+
+
 DIED = "the process of worker 0 was killed by signal 11 (SIGSEGV)"
 
 

@@ -19,7 +19,7 @@ import torch
 from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.contract.progress import TRAINER
 from batchgrowth.plan import Step
-from batchgrowth.spot_check_verdicts import ANSWERS, ANSWERS_ALONE, verdict_of
+from batchgrowth.spot_check_verdicts import ANSWERS, verdict_of
 from batchgrowth.sum_tree import lay_out
 
 from batchgrowth_trainer.building import build_replica
@@ -176,43 +176,70 @@ class GatherScatterDriver:
         if not is_last and not is_check_due(self._replica, step, step, len(members)):
             return
         look_back_at_steps(self._replica, step)
-        # The workers whose arithmetic is the server's; others could not be told from a worker that computes wrongly.
-        same = self._replica.arithmetic.digest
-        asked = [w for w in members if w in self._pool.ready and self._pool.ready[w].arithmetic.digest == same]
+        crews = self._crews(members)
         shard = checked_shard(run.spec, step)
-        answers = self._answers(step, shard, asked, 1)
-        if not verdict_of(list(answers.values())).is_same:
-            self._judge(step, shard, asked)
-        run.record_figures(ExchangeFigures(checks=1, checked_update=step.after.update))
+        answers = self._answers(step, shard, [worker for crew in crews for worker in crew], 1)
+        is_compared = False
+        for crew in crews:
+            given = [answers[worker] for worker in crew if worker in answers]
+            if len(given) > 1:
+                is_compared |= verdict_of(given).is_same or self._judge(step, shard, crew)
+        if is_compared:
+            run.record_figures(ExchangeFigures(checks=1, checked_update=step.after.update))
+
+    def _crews(self, members: list[str]) -> list[list[str]]:
+        """Return the processes that can be compared with each other, by arithmetic; "" is the server."""
+        crews = {self._replica.arithmetic.digest: [""]}
+        for worker in members:
+            if worker in self._pool.ready:
+                crews.setdefault(self._pool.ready[worker].arithmetic.digest, []).append(worker)
+        return [crew for crew in crews.values() if len(crew) > 1]
 
     def _answers(self, step: Step, shard: int, asked: Sequence[str], times: int) -> dict[str, list[Answer]]:
-        """Return the answers of the server, under "", and of each of these workers that is not lost meanwhile."""
+        """Return the answers of these processes, "" being the server, without workers that fail or are lost meanwhile.
+
+        Raises the error of a worker unless it is the worker's own fault.
+        """
+        if not asked:
+            return {}
         # Copies: the server's own computing moves its buffers while the requests are still being sent.
         model = pack_all({name: vector.clone() for name, vector in self._replica.model_tensors().items()})
         order = self._pool.run_id, model, step, shard, times
-        requests = {
-            worker: self._pool.calls.request(
-                worker, service.compute_answers, *order, then=self._pool.on_end(worker, self._number)
-            )
-            for worker in asked
-        }
-        answers = {"": answers_of(self._replica, step, shard, times)}
-        while any(one.status == "pending" and worker in self._pool.registered for worker, one in requests.items()):
+        workers = [worker for worker in asked if worker]
+        gathering = Gathering(self._number, [1] * len(workers))
+        self._now = gathering  # before the first request, whose end `_handle` gives to it
+        requests = {}
+        for rank, worker in enumerate(workers):
+            on_end = self._pool.on_end(worker, self._number)
+            requests[worker] = self._pool.calls.request(worker, service.compute_answers, *order, then=on_end)
+            gathering.add(rank, worker, requests[worker])
+        answers = {}
+        if "" in asked:
+            answers[""] = answers_of(self._replica, step, shard, times)
+        while gathering.under_way():
             self._handle_events(_TICK_SECONDS)
             self._pool.check_connected()
+            self._restart_hung(gathering)
+        self._now = None
+        self._leave_out_faulty(gathering)
         for worker, request in requests.items():
             if request.status == "finished":
                 answers[worker] = [tuple(answer) for answer in request.result]
         return answers
 
-    def _judge(self, step: Step, shard: int, asked: Sequence[str]) -> None:
-        """Let all compute the shard several times, and raise what that shows; do nothing if it shows nothing."""
+    def _judge(self, step: Step, shard: int, crew: Sequence[str]) -> bool:
+        """Let all compute the shard several times, and raise what that shows.
+
+        Return whether they were compared and are the same; false if too many were lost.
+        """
         replica = self._replica
-        given = self._answers(step, shard, asked, ANSWERS if asked else ANSWERS_ALONE)
+        given = self._answers(step, shard, crew, ANSWERS)
+        if len(given) < 2:
+            return False
         answers = list(given.values())
         verdict = verdict_of(answers)
         if verdict.is_same:
-            return
+            return True
         what = differing_part(replica, [answer for own in answers for answer in own])
         if verdict.is_code:
             raise fickle_code(replica, step, shard, what)
@@ -275,12 +302,15 @@ class GatherScatterDriver:
     def _part_with(self, gathering: Gathering) -> None:
         """Leave out the late and the faulty workers after an update; other workers have computed their parts."""
         self._late.after(gathering.under_way(), gathering.in_time())
-        for address, fault in gathering.faults.items():
-            self._run.note(f"worker {address} was left out: {fault}")
-            self._pool.leave_out(address, fault)
+        self._leave_out_faulty(gathering)
         if gathering.num_backups:
             first = sum(copy.is_backup for copy in gathering.first_copies())
             self._run.publish(ExchangeFigures(backups=gathering.num_backups, backups_first=first))
+
+    def _leave_out_faulty(self, gathering: Gathering) -> None:
+        for address, fault in gathering.faults.items():
+            self._run.note(f"worker {address} was left out: {fault}")
+            self._pool.leave_out(address, fault)
 
     def _handle_events(self, seconds: float) -> None:
         self._pool.drain_events(seconds, self._handle)

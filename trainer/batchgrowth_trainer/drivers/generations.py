@@ -351,25 +351,26 @@ class GenerationsDriver:
     def _wrong_by_arbiter(self, generation: Generation, finding: Finding) -> list[str]:
         """Return the members that are wrong, after one more worker has computed the shard.
 
-        That is a worker outside the group, or else the replacement of the last member. All members count as wrong if
-        none comes in time. Raises WorkloadError if the arbiter's answer is none of theirs.
+        That is a worker outside the group with the arithmetic of those that contradict each other, or else the
+        replacement of the last of them. All of them count as wrong if none comes in time. Raises WorkloadError if the
+        arbiter's answer is none of theirs.
         """
-        members = [generation.members[rank] for rank, answer in enumerate(finding.answers) if answer is not None]
         answers = dict(zip(generation.members, finding.answers, strict=True))
+        members, digest = self._contradicting(answers)
         witness = next((member for member in members if member in generation.remaining), None)
         snapshot = self._states.snapshot(witness) if witness is not None else None
-        if snapshot is None:
+        if snapshot is None or digest is None:
             return members
         has_replaced = False
         ends = time.monotonic() + _ARBITER_SECONDS
         while time.monotonic() < ends and not self._run.stop_requested():
             arbiters = [worker for worker in self._pool.ready if worker not in generation.members]
-            arbiters = [worker for worker in arbiters if not self._run.arithmetics.differs(worker)]
+            arbiters = [worker for worker in arbiters if self._pool.ready[worker].arithmetic.digest == digest]
             if arbiters:
-                answer = self._answer_of(arbiters[0], snapshot, finding)
+                answer = self._answer_of(arbiters[0], snapshot, finding, ends)
                 if answer is None:
                     continue
-                if answer not in answers.values():
+                if answer not in [answers[member] for member in members]:
                     raise WorkloadError(
                         f"update {finding.update}, shard {finding.shard}: {finding.what} has other bits in each of "
                         f"{len(members) + 1} workers, so the code or its data depend on the process. Draw from torch, "
@@ -382,19 +383,41 @@ class GenerationsDriver:
                 why = f"{finding.what} differs between workers, and this one's replacement is the arbiter"
                 self._pool.replace(members[-1:], why, self._handle_events)
             self._run.wait_for("one more worker, the arbiter of two that computed different bits")
-            self._scaling.tick(generation.members[:-1])
+            self._scaling.tick([member for member in generation.members if member != members[-1]])
             self._handle_events(_TICK_SECONDS)
         return members
 
-    def _answer_of(self, arbiter: str, snapshot: PackedSnapshot, finding: Finding) -> Answer | None:
-        """Return the arbiter's answer to the question of the check; None if it is lost."""
+    def _contradicting(self, answers: Mapping[str, Answer | None]) -> tuple[list[str], str | None]:
+        """Return the members of one arithmetic that contradict each other, and the digest of that arithmetic.
+
+        If members of several arithmetics do, another check finds the others. A member that leaves may have any of them;
+        the digest is None if all leave.
+        """
+        ready = self._pool.ready
+        members = [member for member, answer in answers.items() if answer is not None]
+        digest = next((ready[member].arithmetic.digest for member in members if member in ready), None)
+        return [one for one in members if one not in ready or ready[one].arithmetic.digest == digest], digest
+
+    def _answer_of(self, arbiter: str, snapshot: PackedSnapshot, finding: Finding, ends: float) -> Answer | None:
+        """Return the arbiter's answer to the question of the check.
+
+        None if the arbiter is lost or has a fault, or if a stop is requested or the time `ends` comes before. Raises
+        any other error of the arbiter.
+        """
         log.info("%s: worker %s computes shard %d as the arbiter", self._run.where, arbiter, finding.shard)
         _, tensors = snapshot
         arguments = self._pool.run_id, tensors, finding.step, finding.shard
         future = self._pool.calls.submit(arbiter, service.compute_answers, *arguments)
         while not future.done() and arbiter in self._pool.ready:
+            if time.monotonic() > ends or self._run.stop_requested():
+                break
             self._handle_events(_TICK_SECONDS)
-        if future.status != "finished":
+        ended = Ended(arbiter, self._number, future)
+        fault = ended.fault()
+        if fault is not None:
+            self._run.note(f"worker {arbiter} was left out: {fault}")
+            self._pool.leave_out(arbiter, fault)
+        if fault is not None or ended.is_lost():
             drop(future)
             return None
         [answer] = future.result()
@@ -483,7 +506,7 @@ class States:
     def catch_up(self, members: list[str]) -> bool:
         """Restore the newest checkpoint if it is ahead of all members, and fetch missing reports.
 
-        Return False if a member is lost.
+        Return False if a member is lost. Raises NoMember if another run has made a worker drop its member.
 
         So the history has no gap: a member that trains on keeps the reports that never arrived, and a checkpoint is
         written only with the reports that led to it.
@@ -519,10 +542,13 @@ class States:
                 self._unjudged.add(address)
 
     def find(self, seconds: float) -> None:
-        """Ask each registered worker how far its member is, and wait up to `seconds` for each answer."""
+        """Ask each registered worker how far its member is, if it has one; wait up to `seconds` for each answer."""
         ask = self._pool.calls.ask
         for address in sorted(self._pool.registered):
-            self.take(ask(service.how_far, self._pool.run_id, workers=[address], seconds=seconds))
+            try:
+                self.take(ask(service.how_far, self._pool.run_id, workers=[address], seconds=seconds))
+            except service.NoMember:  # it prepares, or another run has made it drop the member
+                self.updates.pop(address, None)
 
     @property
     def is_judged(self) -> bool:

@@ -67,6 +67,9 @@ class Scaling:
         self._patience = patience_seconds
         self._asked = 0  # workers, at `_asked_at`
         self._asked_at = 0.0
+        self._is_outstanding = (
+            False  # the request, until so many are ready; workers that come back later are no measure
+        )
         self._repaired_at = 0.0
         self._ticked_at = -_TICK_SECONDS
         self._pace = _SmoothedPace()
@@ -138,10 +141,11 @@ class Scaling:
         ready = len(pool.ready)
         if ready != self._num_ready:
             run.publish(WorkersReady(ready))
-        if ready > self._num_ready and self._asked_at and ready <= self._asked:
+        if ready > self._num_ready and self._is_outstanding and ready <= self._asked:
             self._lead_seconds = lead_time.smoothed(self._lead_seconds, time.monotonic() - self._asked_at)
             log.debug("%s: workers ready: %d; a new one takes %.1f s", run.where, ready, self._lead_seconds)
         self._num_ready = ready
+        self._is_outstanding = self._is_outstanding and ready < self._asked
         if self._scaler is None:
             return
 
@@ -169,6 +173,7 @@ class Scaling:
                 why,
             )
             self._asked = count
+            self._is_outstanding = True
             self._asked_at = self._repaired_at = time.monotonic()
             self._scaler.scale(count, {pool.ready[m].name for m in members if m in pool.ready})
         elif len(pool.registered) < count and time.monotonic() - self._repaired_at > _REPAIR_SECONDS:

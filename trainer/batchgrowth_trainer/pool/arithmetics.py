@@ -120,13 +120,29 @@ class Arithmetics:
         """Return whether the worker is held back for its code."""
         return address in self._other_code
 
+    def may_adopt(self, address: str, prepared: Prepared) -> bool:
+        """Return whether the job may go on with the code for which this worker is held back.
+
+        It may not if the job requires its arithmetic and the worker is of another kind, whatever its code is.
+        """
+        if address not in self._other_code:
+            return False
+        job = self._job[SHARDS]
+        is_of_job = prepared.arithmetic.digest == job.digest or prepared.arithmetic.is_unexplained(job)
+        return is_of_job or not self._required
+
     def adopt_code(self, address: str, prepared: Prepared) -> None:
-        """Take this worker's code as the job's, because every worker that had the job's code is gone."""
+        """Take this worker's code as the job's, because every worker that computed with the job's code is gone.
+
+        The worker's arithmetic becomes the job's too, because the first shard of other code has another digest. The
+        remaining workers must be compared again.
+        """
         why = self._other_code[address]
-        for one in self._other_code:
-            del self._differing[one]
         self._other_code.clear()
+        self._differing = {one: differing for one, differing in self._differing.items() if not one}
         self._code = prepared.code
+        self._first = prepared
+        self._job[SHARDS] = prepared.arithmetic
         line = f"every worker with the job's code is gone; worker {_named(prepared)} goes on with its own: {why}"
         self._publish(self._by_name(), line)
 

@@ -97,10 +97,6 @@ def _end_process(nanny: Nanny) -> None:
         os.kill(nanny.pid, signal.SIGKILL)
 
 
-def _is_starting(nanny: Nanny) -> bool:
-    return nanny.process is not None and nanny.process.status == Status.starting
-
-
 def _nanny_of(cluster: WorkerProcesses) -> type[Nanny]:
     ended = cluster.ended
 

@@ -17,6 +17,7 @@ from distributed.scheduler import KilledWorker
 from batchgrowth_trainer.pool.calls import CALL_SECONDS, Calls, WorkerRequest
 from batchgrowth_trainer.pool.connection import LOST, SchedulerLost, closed_is_lost
 from batchgrowth_trainer.user_errors import WorkerFault
+from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import Joined, Left, MemberOutcome, Message, Prepared
 
 _POLL_SECONDS = 1.0
@@ -80,7 +81,7 @@ class Ended:
         """Return whether the task was lost with its worker. Raise the error of a task that failed."""
         if self.future.status == "error":
             error = self.future.exception()
-            if error is not None and not isinstance(error, KilledWorker):
+            if error is not None and not isinstance(error, KilledWorker | service.MemberReleased):
                 raise error
         return bool(self.future.status != "finished")
 

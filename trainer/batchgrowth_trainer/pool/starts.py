@@ -59,6 +59,7 @@ class Preparing:
         self._since: dict[str, float] = {}
         self._doing: dict[str, str] = {}
         self._asked_at = 0.0
+        self._longest = ""  # the worker that has prepared for the longest time, of which `_line` tells
         self._line = ""
         self._due_seconds = FIRST_LINE_SECONDS
         self.heard_at = clock()
@@ -71,12 +72,9 @@ class Preparing:
 
     def end(self, address: str) -> None:
         """Note that the worker is ready, has failed, or is gone."""
+        self._doing.pop(address, None)
         if self._since.pop(address, None) is not None:
             self.heard_at = self._clock()
-
-    def last_seen(self, address: str) -> str:
-        """Return what the worker did when it last answered, even if it is gone; empty if it never did."""
-        return self._doing.get(address, "")
 
     def ask(self) -> None:
         """Ask each of them what it does, every few seconds, without waiting for the answers."""
@@ -95,11 +93,11 @@ class Preparing:
 
     def line(self) -> str:
         """Return how long a worker has prepared and what it does; the same text until the next line is due."""
-        if not self._since:
+        address, since = min(self._since.items(), key=lambda item: item[1], default=("", self._clock()))
+        if address != self._longest:
+            self._longest = address
             self._line = ""
             self._due_seconds = FIRST_LINE_SECONDS
-            return ""
-        address, since = min(self._since.items(), key=lambda item: item[1])
         seconds = self._clock() - since
         if seconds >= self._due_seconds:
             self._due_seconds = min(2 * seconds, seconds + LONGEST_APART_SECONDS)

@@ -358,14 +358,15 @@ class Admission:
         back for its code does so if every worker with the job's code is gone.
         """
         self._suspects.forget_before(update)
-        refused = [address for address in self._held if self.arithmetics.refusal(address)]
-        first = refused[0] if refused and not self.ready else ""
-        other_code = self.arithmetics.has_other_code(first)
-        if other_code:
-            self.arithmetics.adopt_code(first, self._held[first])
-        elif first and not update:
-            self.arithmetics.begin_with(self._held[first])
-        if other_code or (first and not update):
+        refused: list[str] = []
+        if not self.ready:
+            refused = [address for address in self._held if self.arithmetics.refusal(address)]
+        adopted = [address for address in refused if self.arithmetics.may_adopt(address, self._held[address])]
+        for first in adopted[:1] if update else refused[:1]:
+            if self.arithmetics.has_other_code(first):
+                self.arithmetics.adopt_code(first, self._held[first])
+            else:
+                self.arithmetics.begin_with(self._held[first])
             for address, prepared in self._held.items():
                 self.arithmetics.compare(address, prepared)
         for address, prepared in list(self._held.items()):

@@ -75,8 +75,12 @@ _STARTS: dict[str, int] = {}
 """The starts, numbered, of the trainers that drive the runs which this process knows, or knew."""
 
 
-class NoMember(KeyError):
-    """This process has no member of a run."""
+class NoMember(ClusterError):
+    """This process has no member of a run, although it stays: another run has made it drop the member."""
+
+
+class MemberReleased(Exception):
+    """This process, which leaves, has no member of a run any more; its driver counts it as lost."""
 
 
 def topic(run_id: str) -> str:
@@ -112,12 +116,20 @@ TERMINATION = Termination(_MEMBERS, _announce_leave, lambda: _abandon(tuple(_MEM
 
 
 def member_of(run_id: str) -> Member:
-    """Return this process's member of the run. Raise NoMember without one, Superseded if a later start took over."""
+    """Return this process's member of the run.
+
+    Raises NoMember without one, Superseded if a later start took over, and MemberReleased if this process leaves.
+    """
     member = _MEMBERS.get(run_id)
-    if member is None:
-        _refuse_earlier(_STARTS.get(run_id, 0))
-        raise NoMember(run_id)
-    return member
+    if member is not None:
+        return member
+    _refuse_earlier(_STARTS.get(run_id, 0))
+    if TERMINATION.is_leaving:
+        raise MemberReleased(run_id)
+    raise NoMember(
+        f"a worker has no member of {job_of(run_id)}: another run uses the same cluster, and made the worker drop it. "
+        "Give each run a cluster of its own, or wait until the other run is over; --resume continues this one"
+    )
 
 
 def prepare_member(
@@ -127,7 +139,7 @@ def prepare_member(
 
     `start` is the number of the start of the driver's process; `function` is the workload's if it has no module, as
     `record.functions` packs it. Raises WorkloadError and DataError, Superseded if a driver of a later start was here,
-    and NoMember if the run was forgotten before its member was built.
+    and NoMember or MemberReleased if the run was forgotten before its member was built.
     """
     log.info("%s: preparing a member", job_of(run_id))
     # First, because a superseded driver must not make this worker load anything.
@@ -201,7 +213,7 @@ def listen(worker: Worker) -> None:
     """Let the worker answer `Calls.request`: its thread calls a function after its earlier work.
 
     The answer is what the function returns, a dictionary with the error that it raises, or None if the worker closes:
-    its threads are shut down, or it has abandoned the member that the function needs.
+    its threads are shut down, or it has released the member that the function needs.
     """
 
     async def compute(call: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
@@ -216,9 +228,9 @@ def listen(worker: Worker) -> None:
 def _answer(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     try:
         return to_serialize(function(*arguments))
+    except MemberReleased:
+        return None
     except BaseException as error:  # noqa: BLE001  (the driver gets it)
-        if isinstance(error, NoMember) and TERMINATION.is_over:
-            return None
         return error_message(error)
 
 

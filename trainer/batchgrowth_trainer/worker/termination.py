@@ -97,9 +97,9 @@ class Termination:
             self._exit_at = self._close_at + CLOSE_SECONDS
 
     @property
-    def is_over(self) -> bool:
-        """Return whether the members are abandoned, or soon will be because the worker closes."""
-        return time.monotonic() >= self._close_at
+    def is_leaving(self) -> bool:
+        """Return whether the worker has got SIGTERM or closes, so that its members are released, or soon will be."""
+        return self._close_at < math.inf
 
     def close(self) -> None:
         """Abandon the members and end the process soon, because the worker closes or has lost its scheduler."""
