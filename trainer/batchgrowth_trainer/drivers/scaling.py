@@ -67,9 +67,7 @@ class Scaling:
         self._patience = patience_seconds
         self._asked = 0  # workers, at `_asked_at`
         self._asked_at = 0.0
-        self._is_outstanding = (
-            False  # the request, until so many are ready; workers that come back later are no measure
-        )
+        self._is_outstanding = False  # until so many are ready; a worker that comes back later is no measure
         self._repaired_at = 0.0
         self._ticked_at = -_TICK_SECONDS
         self._pace = _SmoothedPace()
