@@ -176,6 +176,11 @@ class OptimizerEntry(Entry):
     compares_gradients: bool = False
 
 
+def nothing_waits(_: Any) -> int:
+    """Return 0, for settings with which no gradient waits for its update."""
+    return 0
+
+
 def always_one(settings: Any) -> int:  # noqa: ARG001
     """Return 1: all workers hold the same weights after each update."""
     return 1
@@ -204,7 +209,8 @@ class ExchangeEntry(Entry):
     `lone_exchange` is True if one worker exchanges, too, because the model is not in its process.
     `longest_round` is a function (settings) -> the most updates from one message between workers to the next.
     `computes_ahead` is True if gradients of later updates are computed before an update is made, which at the end of a
-    plan are missing.
+    plan are missing. `waiting` is a function (settings) -> how many of them wait at the end of a round, as part of the
+    state.
     """
 
     uses_workers: bool = True
@@ -215,6 +221,7 @@ class ExchangeEntry(Entry):
     lone_exchange: bool = False
     longest_round: Callable[[Any], int] = always_one
     computes_ahead: bool = False
+    waiting: Callable[[Any], int] = nothing_waits
     strategy: str = "batchgrowth_trainer.exchange.all_reduce:AllReduce"
 
 

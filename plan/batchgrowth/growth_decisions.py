@@ -153,7 +153,11 @@ class Course:
 
     def is_due(self, position: Position) -> bool:
         """Return True if the growth or the gain has a look at this position; otherwise `after` only adds to sums."""
-        return (self.is_measured and self._looks.is_due(position)) or self._gain.is_due(position)
+        return self.looks_at(position) or self._gain.is_due(position)
+
+    def looks_at(self, position: Position) -> bool:
+        """Return True if the growth has a look at this position."""
+        return self.is_measured and self._looks.is_due(position)
 
     def after(
         self, step: Step, measured: Measured, memory: Sequence[float]
@@ -217,7 +221,8 @@ class Course:
 
     def bounded(self, asked: float, wanted: int) -> int:
         """Return the batch size after `wanted` if the rule asks for `asked`: within every bound, and then the nearest
-        number of whole shards, which may exceed mostChange by half a shard.
+        number of whole shards, which may exceed mostChange by half a shard. If mostChange allows less than that, the
+        batch changes by one shard.
 
         A batch that cannot be measured, infinity or NaN, grows to batch.maximum only, so the learning rate never
         falls because a measurement is missing.
@@ -239,9 +244,15 @@ class Course:
         else:
             smallest = wanted
             asked = max(asked, wanted)
-        if wanted / least < asked < wanted * least or len(self.decisions) == MOST_DECISIONS:
+        if asked == wanted or wanted / least < asked < wanted * least or len(self.decisions) == MOST_DECISIONS:
             return wanted
-        return min(max(math.floor(asked / shard + 0.5) * shard, smallest), ceiling)
+        shards = math.floor(asked / shard + 0.5)
+        # A batch of few shards would otherwise never change, whatever the rule asks for.
+        if asked > wanted >= math.floor(wanted * most / shard + 0.5) * shard:
+            shards = wanted // shard + 1
+        if asked < wanted <= math.floor(wanted / most / shard + 0.5) * shard:
+            shards = -(-wanted // shard) - 1
+        return min(max(shards * shard, smallest), ceiling)
 
     def joined_by(self, decision: BatchDecision) -> "Course":
         """Return the course with this decision; the same course if the decision is known or changes nothing."""

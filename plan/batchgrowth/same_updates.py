@@ -46,7 +46,8 @@ def what_differs(
         here = make_plan(spec, decisions)
     except PlanError as error:
         return str(error)
-    return _at_the_end(earlier, spec, there, here, position) or _in_between(there, here, position)
+    found = _at_the_end(earlier, spec, there, here, position) or _in_between(there, here, position)
+    return found or _of_waiting(spec, there, here, position)
 
 
 def _measures(spec: JobSpec) -> bool:
@@ -70,7 +71,7 @@ def _at_the_end(earlier: JobSpec, spec: JobSpec, there: Plan, here: Plan, positi
                 return f"stopEarly judges the evaluation after epoch {epoch}, which is only due at the end"
     if there.is_done(position) and not here.is_done(position):
         course = Course(spec)
-        if course.is_measured and course.is_due(position):
+        if course.looks_at(position):
             return f"the growth looks at the training after update {position.update:,}, which was the end"
         if spec.exchange.entry.computes_ahead:
             return f"with exchange {spec.exchange.type} an end has no gradients for the updates after it"
@@ -93,6 +94,21 @@ def _in_between(there: Plan, here: Plan, position: Position) -> str:
             return f"update {number:,} has {mine.batch_size:,} examples there, {theirs.batch_size:,} here"
         if mine.learning_rate != theirs.learning_rate:
             return f"update {number:,} has learning rate {mine.learning_rate:g} there, {theirs.learning_rate:g} here"
+    return ""
+
+
+def _of_waiting(spec: JobSpec, there: Plan, here: Plan, position: Position) -> str:
+    """Return the first update whose gradient is computed already, of other examples than here; "" if there is none."""
+    at = position
+    for _ in range(spec.exchange.entry.waiting(spec.exchange.settings)):
+        if there.is_done(at) and here.is_done(at):
+            break
+        if there.is_done(at) or here.is_done(at) or there.step_at(at).examples != here.step_at(at).examples:
+            return (
+                f"with exchange {spec.exchange.type} the gradient of update {at.update + 1:,} is computed already, or "
+                f"would be, and of other examples"
+            )
+        at = there.step_at(at).after
     return ""
 
 

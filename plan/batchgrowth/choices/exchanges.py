@@ -215,6 +215,7 @@ DELAYED = ExchangeEntry(
     promise="Repeatable",
     strategy="batchgrowth_trainer.exchange.delayed:Delayed",
     computes_ahead=True,
+    waiting=lambda settings: settings.updates,
     example={"updates": 2},
     idle=delay_idle,
 )

@@ -24,6 +24,8 @@ INSTEAD = (
 MEASURED = ("batch.growth={type: LossRatio, looks: {everyEpochs: 2}}",)
 ODD_LOOKS = ("batch.growth={type: LossRatio, looks: {everyEpochs: 3}}",)
 STOPS = (*CONSTANT, "evaluation.stopEarly={metric: loss, mode: Minimize, patience: 1}")
+GAINS = (*ODD_LOOKS, "learningRate={initial: '0.05', rule: AdaScale}")
+DELAYED = (*CONSTANT, "exchange={type: Delayed, delayed: {updates: 4}}")
 WARM = (*CONSTANT, "learningRate.warmup={updates: 20}")
 
 
@@ -51,6 +53,8 @@ def differs(job: Any, before: tuple[str, ...], now: tuple[str, ...], epoch: int,
         (MEASURED, (*MEASURED, "epochs=40"), 3),
         (ODD_LOOKS, (*ODD_LOOKS, "epochs=40"), DONE),
         (STOPS, (*STOPS, "epochs=40"), DONE),
+        (GAINS, (*GAINS, "epochs=40"), DONE),
+        (DELAYED, (*DELAYED, "epochs=40"), 2),
         (CONSTANT, (*CONSTANT, "epochs=40", "exchange={type: LocalSGD}"), 0),
     ],
 )
@@ -77,6 +81,11 @@ def test_what_is_done_is_the_same(small_job: Any, before: Any, now: Any, epoch: 
         (
             (*STOPS, "evaluation.everyEpochs=3"), (*STOPS, "evaluation.everyEpochs=3", "epochs=40"), DONE,
             "stopEarly judges the evaluation after epoch 4, which is only due at the end",
+        ),
+        (DELAYED, (*DELAYED, "epochs=3"), 3, "with exchange Delayed the gradient of update 37 is computed already, or"),
+        (
+            DELAYED, (*DELAYED, "batch={initial: 8, shard: 4, maximum: 16, growth: {type: Milestones, milestones: {steps: "
+            "[{update: 25, batchSize: 16}]}}}"), 2, "with exchange Delayed the gradient of update 26 is computed",
         ),
         (
             (*CONSTANT, "exchange={type: Delayed}"), (*CONSTANT, "exchange={type: Delayed}", "epochs=40"), DONE,
