@@ -19,6 +19,7 @@ from batchgrowth_trainer.replica.evaluation import computed, evaluate, gathered_
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.workload import Workload, correct
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 CHUNKS = 2  # of the 300 test examples
 
@@ -222,6 +223,24 @@ def test_outputs_that_cannot_be_gathered_are_named(
     monkeypatch.setattr(evaluation, "MOST_NUMBERS", 899)
     with pytest.raises(WorkloadError, match="the output has 3 numbers for each of 300 examples; at most 899"):
         evaluate(make_replica(small_job(), with_auc(nn.Linear(6, 3))), 0, 1, only_one)
+
+
+@pytest.mark.parametrize(("first", "refused"), [(2**52, False), (2**60 + 1, True)])
+def test_targets_that_would_be_rounded_are_refused(
+    small_job: Any, make_replica: Any, first: int, refused: bool
+) -> None:
+    """Such as hashes of groups, of which two may become one."""
+    workload = with_auc(nn.Linear(6, 3), groups=lambda _, target: float(len(target.unique())))
+    inputs, target = workload.test.tensors
+    ids = replace(
+        workload, loss=lambda output, _: output.sum(dim=1), metrics={}, test=TensorDataset(inputs, target + first)
+    )
+    replica = make_replica(small_job(), ids)
+    if refused:
+        with pytest.raises(WorkloadError, match="the targets from test example 0 on have whole numbers beyond 2"):
+            evaluate(replica, 0, 1, only_one)
+    else:
+        assert evaluate(replica, 0, 1, only_one)["groups"] == len(target.unique())
 
 
 def test_a_metric_that_is_not_defined_is_recorded_as_others_are(small_job: Any, make_replica: Any) -> None:

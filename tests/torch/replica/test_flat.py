@@ -181,18 +181,19 @@ def test_a_model_without_buffers_has_empty_ones() -> None:
     assert (buffers.length, buffers.vectors) == (0, {})
 
 
-def test_an_observer_of_a_minimum_begins_at_infinity_and_becomes_a_number() -> None:
+@pytest.mark.parametrize("start", [math.inf, torch.finfo(torch.float32).max])
+def test_an_observer_of_a_minimum_begins_at_infinity_and_becomes_a_number(start: float) -> None:
     """The first values of several shards are averaged; a minimum of 0 counts, and a mask does not change."""
     model = nn.Module()
-    model.register_buffer("least", torch.tensor([math.inf, math.inf, math.inf, -math.inf]))
+    model.register_buffer("least", torch.tensor([start, start, math.inf, -math.inf]))
     buffers = FlatBuffers(model, CPU)
-    start, total = buffers.clone(), torch.zeros(buffers.length)
+    begun, total = buffers.clone(), torch.zeros(buffers.length)
     for seen, examples in ((2.0, 3), (6.0, 1)):
-        buffers.restore(start)
+        buffers.restore(begun)
         model.least = torch.minimum(model.least, torch.tensor([seen, 0.0, math.inf, math.inf]))
         row = torch.empty(buffers.length)
-        buffers.change_since(start, examples, row)
+        buffers.change_since(begun, examples, row)
         total += row
-    buffers.restore(start)
+    buffers.restore(begun)
     buffers.advance(total / 4)
     torch.testing.assert_close(model.least, torch.tensor([3.0, 0.0, math.inf, -math.inf]))

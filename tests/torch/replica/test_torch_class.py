@@ -24,6 +24,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Rprop": ("torch.optim:Rprop", {"etas": [0.4, 1.3]}),
     "SGD, which keeps nothing": ("torch.optim:SGD", {}),
     "of one's own": ("optimizers_of_ones_own:Counting", {"weight_decay": 0.1}),
+    "that replaces data": ("optimizers_of_ones_own:Replacing", {}),
     "with attributes": ("optimizers_of_ones_own:Warm", {}),
     "that begins to change later": ("optimizers_of_ones_own:Annealed", {}),
 }
@@ -146,6 +147,7 @@ def test_what_withoutDecay_names_has_a_group_without_decay(small_job: Any) -> No
         ("optimizers_of_ones_own:Listing", {}, "", r"changes self\.seen with each step.*ones_own\.py:\d+, in step"),
         ("optimizers_of_ones_own:Named", {}, "", r"changes self\.phase with each step.*ones_own\.py:\d+, in step"),
         ("optimizers_of_ones_own:Shared", {}, "", r"changes Shared\.steps with each step.*ones_own\.py:\d+, in step"),
+        ("optimizers_of_ones_own:Keyed", {}, "", r"changes self\.state\.done.* with each step, and later steps depend"),
         ("optimizers_of_ones_own:Drawing", {}, "", r"draws from self\.draws, a generator of its own.*in step"),
         (
             "optimizers_of_ones_own:Plain", {}, ", withoutDecay: {belowDimensions: 2}",

@@ -23,6 +23,25 @@ class Plain(Optimizer):
         """Keeps nothing."""
 
 
+class Replacing(Plain):
+    """Replaces the data of its parameters, as a projection may."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.data = parameter.data - group["lr"] * parameter.grad
+
+
+class Keyed(Plain):
+    """Counts its steps under a name in its state, which no parameter has."""
+
+    def keep(self, state: dict[str, Any], parameter: Any) -> None:
+        done = self.state.setdefault("done", {"steps": 0})  # type: ignore[call-overload]
+        done["steps"] += 1
+        parameter.sub_(0.1 / done["steps"])
+
+
 class Failing(Plain):
     """Has no memory left for its step once `left` parameters have been moved."""
 

@@ -247,6 +247,11 @@ def gathered_row(chunks: dict[int, Chunk], shapes: Chunk, examples: int) -> Tens
                     f"whole_set_metrics: the {name} of an example is {_kind(mine)} from test example {chunk.first} on, "
                     f"and {_kind(like)} at first; they need one shape and dtype, so pad all to one length"
                 )
+            if not (mine.is_floating_point() or torch.equal(mine.double().to(mine.dtype), mine)):
+                raise WorkloadError(
+                    f"whole_set_metrics: the {name}s from test example {chunk.first} on have whole numbers beyond "
+                    "2^53, which are rounded on the way; give smaller ones, such as the number of a group for its hash"
+                )
             # A sum of zeros and -0.0 is 0.0, so make it 0.0 here for one member too.
             whole[chunk.first : chunk.first + len(mine)] = mine.reshape(len(mine), -1).double() + 0.0
     return row

@@ -240,6 +240,10 @@ class FlatParameters:
 Start = dict[torch.dtype, Tensor]
 """Copies of the vectors of buffers, by dtype."""
 
+_LARGEST = 1e37
+"""A number of this size stands for infinity: an observer's minimum may begin at the largest float, and a change from
+there, times the examples of a shard, would overflow.
+"""
 _TINY = 1e-30  # the change that stands for "finite now, and 0": a change of 0 would mean "unchanged"
 
 
@@ -251,6 +255,13 @@ class _Slot:
     owner: nn.Module
     key: str
     view: Tensor
+
+
+def _has_begun(vector: Tensor) -> Tensor:
+    """Return which numbers are other than the infinity, or the largest number, with which an observer begins."""
+    if not vector.is_floating_point():
+        return torch.isfinite(vector)
+    return vector.abs() < _LARGEST
 
 
 class FlatBuffers:
@@ -303,7 +314,7 @@ class FlatBuffers:
             self.vectors[dtype] = flat
             self.spans[dtype] = layout.spans
         self.length = sum(v.numel() for v in self.vectors.values())
-        self._unbounded = {dtype for dtype, flat in self.vectors.items() if not torch.isfinite(flat).all()}
+        self._unbounded = {dtype for dtype, flat in self.vectors.items() if not _has_begun(flat).all()}
 
     def clone(self) -> Start:
         """Return a copy of every vector, the state from which each shard starts."""
@@ -331,7 +342,8 @@ class FlatBuffers:
     def change_since(self, start: Start, examples: int, out: Tensor) -> None:
         """Write (now - start) * examples into `out`, shape (length,); an unchanged buffer gives exact zeros.
 
-        A buffer that was infinite and is finite now, as an observer's minimum may be, counts as started from 0.
+        A buffer that was infinite, or near the largest number, and is a smaller number now, as an observer's minimum
+        may be, counts as started from 0.
         Raises WorkloadError for a buffer that was replaced by one of another shape.
         """
         # Only what is in the vectors is averaged, so take over the values of buffers that the model has replaced.
@@ -353,7 +365,7 @@ class FlatBuffers:
                 wide = torch.int64
             part.copy_(flat.to(wide) - start[dtype].to(wide))
             if dtype in self._unbounded:  # an unchanged -inf gives NaN above, and must give 0
-                begun = torch.isfinite(flat) & ~torch.isfinite(start[dtype])
+                begun = _has_begun(flat) & ~_has_begun(start[dtype])
                 part.copy_(torch.where(begun, flat.masked_fill(flat == 0, _TINY), part))
                 part.masked_fill_(flat == start[dtype], 0.0)
             part.mul_(examples)
@@ -368,7 +380,7 @@ class FlatBuffers:
                 flat.copy_((flat.float() + part).round() != 0)
             elif dtype.is_floating_point:
                 if dtype in self._unbounded:
-                    flat.masked_fill_(~torch.isfinite(flat) & (part != 0), 0.0)
+                    flat.masked_fill_(~_has_begun(flat) & (part != 0), 0.0)
                 flat.add_(part.to(dtype))
             else:
                 flat.copy_(flat.long() + part.round().long())

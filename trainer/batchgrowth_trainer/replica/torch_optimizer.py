@@ -74,7 +74,8 @@ class TorchOptimizer:
         self._spans = parameters.spans
         vector = parameters.vector.data
         self._spared = [span.start >= parameters.last_from for span in self._spans]
-        self._leaves = [nn.Parameter(span.of(vector)) for span in self._spans]
+        self._views = [span.of(vector) for span in self._spans]
+        self._leaves = [nn.Parameter(view) for view in self._views]
         self.state: dict[str, Tensor] = {}
         with reported_as_workload_error(f"{FIELD}: {settings.optimizer}", _REMEDY):
             try:
@@ -118,6 +119,8 @@ class TorchOptimizer:
             for group in self._optimizer.param_groups:
                 group["lr"] = learning_rate
             self._optimizer.step()
+            if self.is_users:
+                self._take_over_new_data()
         stepped = [known or leaf.grad is not None for known, leaf in zip(stepped, self._leaves, strict=True)]
         self.state[_UNSTEPPED].copy_(1.0 - torch.tensor(stepped, dtype=torch.float64))
         self._keep(stepped)
@@ -125,6 +128,13 @@ class TorchOptimizer:
             leaf.grad = None
         if self._beginning is None and self.is_users and all(stepped):
             self._beginning = self._state_of_all()
+
+    def _take_over_new_data(self) -> None:
+        """Copy parameters whose memory the step has replaced (`p.data = …`) to their places in the flat vector."""
+        for leaf, view in zip(self._leaves, self._views, strict=True):
+            if leaf.data_ptr() != view.data_ptr():
+                view.copy_(leaf.data)
+                leaf.data = view
 
     def look_back(self, updates_done: int) -> None:
         """Raise WorkloadError if the next step would not be that of a process which gets the state that is kept.
@@ -368,7 +378,7 @@ def _numbers_and_tensors_of(optimizer: Made) -> Store:
 class _Own(MutableMapping[str, Any]):
     """The items of a dictionary without those of another one."""
 
-    def __init__(self, whole: dict[str, Any], base: Container[str]) -> None:
+    def __init__(self, whole: dict[Any, Any], base: Container[Any]) -> None:
         self._whole = whole
         self._base = base
 
@@ -392,7 +402,10 @@ def _python_state_of(
     optimizer: Made, leaves: list[nn.Parameter], more: Mapping[str, tuple[Store, Any]] | None = None
 ) -> PythonState:
     """Remember what the optimizer's class keeps, and `more` dictionaries by name."""
-    own = {"self": (_own_of(optimizer), type(optimizer))}
+    own = {
+        "self": (_own_of(optimizer), type(optimizer)),
+        "self.state": (_Own(optimizer.state, set(leaves)), type(optimizer)),
+    }
     return PythonState({"step": type(optimizer)}, leaves, {**own, **(more or {})})
 
 
