@@ -175,6 +175,29 @@ def test_what_depends_on_earlier_calls_is_refused(tried: Tried, workload: Callab
         tried(workload())
 
 
+class WithGenerator(Net):
+    """Keeps a generator's state in a buffer, as `drawn` says, and a count of calls in another."""
+
+    def __init__(self, modulus: int) -> None:
+        super().__init__()
+        self.modulus = modulus
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("state", torch.ones((), dtype=torch.int64))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if self.training:
+            self.calls += 1
+            self.state = (self.state * 1103515245 + 12345) % self.modulus
+        return super().forward(rows)
+
+
+def test_a_generator_in_a_buffer_is_refused(tried: Tried) -> None:
+    """Its state is no number of which there is a mean; a small one is a count like another."""
+    tried(replace(plain(), model=WithGenerator(100)))
+    with pytest.raises(WorkloadError, match=r"the buffer model\.state changes by 1,.* than the mean over shards keeps"):
+        tried(replace(plain(), model=WithGenerator(2**31)))
+
+
 OWN = {
     "numpy": np.random.default_rng(0),
     "older numpy": np.random.RandomState(0),

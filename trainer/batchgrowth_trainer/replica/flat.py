@@ -316,6 +316,10 @@ class FlatBuffers:
         self.length = sum(v.numel() for v in self.vectors.values())
         self._unbounded = {dtype for dtype, flat in self.vectors.items() if not _has_begun(flat).all()}
 
+    def owner_of(self, name: str) -> nn.Module:
+        """Return the module that has the buffer of that name."""
+        return next(slot.owner for slot in self._slots if slot.name == name)
+
     def clone(self) -> Start:
         """Return a copy of every vector, the state from which each shard starts."""
         return {dtype: flat.clone() for dtype, flat in self.vectors.items()}

@@ -163,6 +163,7 @@ def _check_shards(replica: Replica) -> PythonState:
     began = time.perf_counter()
     with _checked_tensors(replica):
         row = _row_of(replica, first)
+    _check_whole_numbers(replica, row, first.examples)
     few = _few(replica, first, time.perf_counter() - began)
     replica.arithmetic = _arithmetic(replica, row)
     is_slow = few < first.examples
@@ -459,6 +460,31 @@ def _check_buffers(replica: Replica, before: Set[str]) -> None:
                 f"register it in __init__ with its final shape, such as torch.zeros({tuple(buffer.shape)}, "
                 f"dtype={buffer.dtype}){seen_at(owner)}"
             )
+
+
+_EXACT = 2**24
+"""Below this, a row's float32 holds every whole number."""
+
+
+def _check_whole_numbers(replica: Replica, row: Tensor, examples: int) -> None:
+    """Refuse a buffer of whole numbers that changes by more than a row can carry, as a generator's state does.
+
+    `row` is that of a shard; it has the changes, times the shard's examples.
+    """
+    at = replica.parameters.length
+    for dtype, vector in replica.buffers.vectors.items():
+        changes = row[at : at + vector.numel()]
+        at += vector.numel()
+        if dtype.is_floating_point or dtype.is_complex:
+            continue
+        for span in replica.buffers.spans[dtype]:
+            change = float(span.of(changes).abs().max())
+            if change >= _EXACT:
+                raise WorkloadError(
+                    f"the buffer model.{span.name} changes by {change / examples:,.0f} in a shard of {examples} "
+                    "examples, more than the mean over shards keeps exactly; keep counts in it, or floats, and draw "
+                    f"from torch, which the trainer seeds for each shard{seen_at(replica.buffers.owner_of(span.name))}"
+                )
 
 
 # Examples.
