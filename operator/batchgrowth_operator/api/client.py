@@ -299,7 +299,11 @@ class Api:
         requested = time.monotonic()
         try:
             response = self._dynamic.request(verb, path, serialize=False, _request_timeout=timeout, **options)
+            self.clock.correct(response.headers.get("Date"), requested)
+            text = response.data  # which is read from the connection only now
         except DynamicApiError as error:
+            if not error.status:  # no server has answered: kubernetes' client makes this of a failed TLS handshake
+                raise ConnectionError(f"{verb} {path}: {' '.join(str(error.reason).split())}") from error
             message = _message(error)
             # A namespace's end is no fault on which an alert should fire.
             code = TERMINATING if is_namespace_end(message) else str(error.status)
@@ -307,9 +311,11 @@ class Api:
             raise Refused(int(error.status), message) from error
         except HTTPError as error:  # urllib3's own, which is no OSError
             raise ConnectionError(f"{verb} {path}: {error}") from error
-        self.clock.correct(response.headers.get("Date"), requested)
         self._count(verb, kind.plural, str(response.status))
-        answer: dict[str, Any] = json.loads(response.data)
+        try:
+            answer: dict[str, Any] = json.loads(text)
+        except ValueError as error:
+            raise ConnectionError(f"{verb} {path}: the answer is not JSON: {error}") from error
         return answer
 
 
