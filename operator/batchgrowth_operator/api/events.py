@@ -164,7 +164,9 @@ class EventPoster:
         self._thread.start()
 
     def stop(self) -> None:
-        """Post the waiting events without pauses, for at most FLUSH_SECONDS, and end the thread."""
+        """Post the waiting events without pauses, and end the thread: after the last event, after the first request
+        without an answer, or after FLUSH_SECONDS.
+        """
         self._ends = time.monotonic() + FLUSH_SECONDS
         self._stopping.set()
         self._arrived.set()
@@ -219,6 +221,8 @@ class EventPoster:
         except OSError as error:
             log.warning("%s/%s: the event %s waits: %s", *key, occurrence.event.reason, error)
             self._put_back(key, occurrence)
+            if self._stopping.is_set():
+                self._ends = time.monotonic()  # without pauses, the tries would not end
             return RETRY_SECONDS
         return max(PAUSE_SECONDS, PATIENCE * (time.monotonic() - began))
 

@@ -311,3 +311,14 @@ def test_a_stop_ends_in_time(api: FakeApi, events: EventPoster, monkeypatch: pyt
         each._thread.join(5)
         assert not each._thread.is_alive()
     assert api.requests == 0
+
+
+def test_a_stop_does_not_wait_for_an_api_server_that_does_not_answer(api: FakeApi, events: EventPoster) -> None:
+    api.errors = [ConnectionError("down")] * 50
+    for number in range(3):
+        events.record(seen(f"job-{number}"), TROUBLE)
+    events.stop()
+
+    events._run()
+
+    assert api.requests == 1
