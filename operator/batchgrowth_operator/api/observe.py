@@ -119,6 +119,9 @@ class Observer:
         )
         if needs_inquiry(observed):
             observed = replace(observed, inquiry=await asyncio.to_thread(self._inquiry, key))
+            report = _report_ref(key)
+            if text_of(self.store.child(key, report)) != text_of(stored.get(report)):
+                return await self.observe(key, failures)  # the trainer has reported after all
         pending = unexplained(observed, Clock(now))
         if not pending:
             return observed
@@ -251,16 +254,16 @@ class Observer:
     def _warnings(self, key: Key, pending: tuple[Object, ...], now: datetime) -> tuple[Object, ...]:
         """Return the Warning events about these objects, whose status does not explain why they are pending.
 
-        They are read again after a while. They only serve messages: if the operator may not read them, the job goes on
-        without them.
+        They are read again after a while. They only serve messages: if the operator cannot read them, the job goes
+        on without them.
         """
         memory = self._memory(key)
         if time.monotonic() - memory.warnings_read >= seconds_between_event_reads(pending, now):
             try:
                 uids = (str(body["metadata"]["uid"]) for body in pending)
                 memory.warnings = tuple(event for uid in uids for event in self.api.warnings(key.namespace, uid))
-            except Refused as refused:
-                log.warning("%s/%s: cannot read events: %s", *key, refused)
+            except (Refused, OSError) as error:
+                log.warning("%s/%s: cannot read events: %s", *key, error)
             memory.warnings_read = time.monotonic()
         return memory.warnings
 

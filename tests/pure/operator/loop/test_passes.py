@@ -50,7 +50,7 @@ class FakeApi:
     """Stores applied objects, refuses those in `refused`, and records requests in `asked`."""
 
     objects: dict[Ref, dict[str, Any]] = field(default_factory=dict)
-    refused: dict[Ref, Refused] = field(default_factory=dict)
+    refused: dict[Ref, Exception] = field(default_factory=dict)
     undeletable: dict[Ref, Refused] = field(default_factory=dict)
     happened: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     asked: list[tuple[str, Ref]] = field(default_factory=list)
@@ -918,7 +918,10 @@ def test_a_certificate_that_is_refused_is_reported(setting: Setting) -> None:
     assert refusal in conditions["ClusterReady"]["message"]
 
 
-def test_events_about_a_pending_pod_are_read(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [Refused(403, "no"), ConnectionError("no")], ids=["refused", "no answer"])
+def test_events_about_a_pending_pod_are_read(
+    setting: Setting, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
     """At intervals; if they cannot be read, the last ones count."""
     setting.once()
     labels = {"batchgrowth.dev/job": "digits", "batchgrowth.dev/role": "worker"}
@@ -939,7 +942,7 @@ def test_events_about_a_pending_pod_are_read(setting: Setting, caplog: pytest.Lo
     setting.api.happened["uid of w"].clear()
     assert warnings() == ({"reason": "FailedMount"},)
     observer._memories[KEY].warnings_read -= LONGEST_EVENT_AGE_SECONDS
-    setting.api.refused[Ref("Event", "")] = Refused(403, "no")
+    setting.api.refused[Ref("Event", "")] = error
     assert warnings() == ({"reason": "FailedMount"},)
     assert "default/digits: cannot read events: no" in caplog.text
     observer._memories[KEY].warnings_read -= LONGEST_EVENT_AGE_SECONDS
@@ -1708,5 +1711,8 @@ def test_a_silent_trainer_is_asked_after_now_and_then(setting: Setting) -> None:
     report = setting.api.objects.pop(PROGRESS)
     assert inquiry() == Inquiry()
     setting.api.objects[PROGRESS] = report
-    changed(setting, PROGRESS, data={"progress.json": replace(REPORT, beat=4).to_json()})
-    assert inquiry() is None
+    memory.inquired -= INQUIRY_SECONDS
+    missed = {"data": {"progress.json": replace(REPORT, beat=4).to_json()}}
+    metadata = report["metadata"] | {"resourceVersion": str(setting.api.version + 1)}
+    setting.api.objects[PROGRESS] = report | missed | {"metadata": metadata}
+    assert inquiry() is None, "the report that the watch has missed is decided on at once"
