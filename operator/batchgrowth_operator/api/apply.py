@@ -69,6 +69,9 @@ class Writer:
                 failures.append(refused)
                 # The events of a status that is not stored wait until it is, or each further pass would post them.
                 events = (status_refused(refused),)
+        # Before the writes that may raise: the next pass finds the status stored, and has no event for it.
+        for event in events:
+            self.poster.record(seen, event)
 
         for manifest in writes.apply:
             if not failures or ref_of(manifest) in seen.children:
@@ -76,8 +79,6 @@ class Writer:
         for ref in writes.delete:
             if not failures or ref not in writes.recreated:
                 failures += self._delete(seen, writes, ref)
-        for event in events:
-            self.poster.record(seen, event)
         if writes.delete_job and not failures:
             failures += self._delete(seen, writes, Ref(KIND, seen.name))
         return tuple(failures)

@@ -407,6 +407,16 @@ def test_a_status_that_cannot_be_written(setting: Setting) -> None:
     assert (told["status"], told["reason"]) == ("True", "BySpec")
 
 
+def test_the_events_of_a_stored_status_are_posted_whatever_comes_after(setting: Setting) -> None:
+    """The next pass finds the status stored, and has no event for it."""
+    setting.api.refused[PLAN] = ConnectionError("timed out")
+    assert setting.once().backs_off
+    setting.api.refused.clear()
+    setting.once()
+
+    assert "PlanMade" in {event["reason"] for event in setting.api.events.values()}
+
+
 @pytest.mark.fault("B13")
 def test_an_object_that_cannot_be_deleted(setting: Setting) -> None:
     """It holds up neither other deletions nor events, and the status says so."""
