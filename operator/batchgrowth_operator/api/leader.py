@@ -52,6 +52,10 @@ class Leadership:
         """Extend the leadership after a renewal of the Lease that was requested at that monotonic time."""
         self._ends = requested + LOST_AFTER_SECONDS
 
+    def end(self) -> None:
+        """End the leadership, because another operator holds the Lease."""
+        self._ends = -math.inf
+
     @property
     def seconds_left(self) -> float:
         """Return the seconds for which this process may still write; 0 or less once the leadership is over."""
@@ -107,6 +111,7 @@ async def hold(api: Api, lock: LeaseLock, leadership: Leadership, begin: Callabl
                     begin()
             elif holds:
                 log.warning("another operator, %s, took the lease %s", _holder(found), lease)
+                leadership.end()
                 break
             elif _holder(found) != holder:
                 holder = _holder(found)

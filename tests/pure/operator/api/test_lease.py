@@ -74,11 +74,13 @@ class FakeApi:
 
 
 def attempt(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The calls of `begin` until the lease was lost."""
+    """The calls of `begin` until the lease was lost; from then on, nothing may be written."""
     calls: list[str] = []
+    leadership = Leadership(needs_lease=True)
     monkeypatch.setattr(leader, "RENEW_SECONDS", 0)
     monkeypatch.setattr(leader, "RETRY_SECONDS", 0)
-    asyncio.run(asyncio.wait_for(hold(api, ME, Leadership(needs_lease=True), lambda: calls.append("began")), 10))  # type: ignore[arg-type]
+    asyncio.run(asyncio.wait_for(hold(api, ME, leadership, lambda: calls.append("began")), 10))  # type: ignore[arg-type]
+    assert leadership.seconds_left <= 0
     return calls
 
 
