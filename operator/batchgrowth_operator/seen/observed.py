@@ -133,11 +133,6 @@ class Observed:
         """Return metadata.generation, the number of changes of the spec."""
         return int(self.job["metadata"].get("generation", 0))
 
-    @property
-    def operator_class(self) -> str:
-        """Return spec.operatorClass, the class of the job's operators; empty for operators without a class."""
-        return (self.job.get("spec") or {}).get("operatorClass") or ""
-
     def child(self, kind: str, name: str) -> Object | None:
         """Return the child, or None if it does not exist."""
         return self.children.get(Ref(kind, name))
@@ -200,6 +195,11 @@ def labels_of(body: Object) -> Mapping[str, str]:
 def annotations_of(body: Object) -> Mapping[str, str]:
     """Return the object's annotations; empty if it has none."""
     return body["metadata"].get("annotations") or {}
+
+
+def operator_class_of(job: Object) -> str:
+    """Return spec.operatorClass, the class of the job's operators; empty for operators without a class."""
+    return (job.get("spec") or {}).get("operatorClass") or ""
 
 
 def ref_of(body: Object) -> Ref:

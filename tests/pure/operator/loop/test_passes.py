@@ -168,9 +168,9 @@ def test_one_pass_creates_everything_and_the_next_nothing(setting: Setting) -> N
 
 @pytest.mark.parametrize(("of_job", "of_operator"), [("", "gpu"), ("gpu", ""), ("gpu", "cpu"), (None, "gpu")])
 def test_a_job_of_another_class_is_left_alone(setting: Setting, of_job: str | None, of_operator: str) -> None:
-    """Also one that this operator ran before its class was changed: nothing is deleted."""
+    """Also one that this operator ran before its class was changed: nothing is deleted, and no Secret is read."""
     setting.once()
-    made, job = setting.api.writes(), setting.api.objects[JOB]
+    job = setting.api.objects[JOB]
     metadata = job["metadata"] | {"resourceVersion": "1000"}
     setting.store.update({**job, "metadata": metadata, "spec": job["spec"] | {"operatorClass": of_job, "epochs": 7}})
     observer, writer = (
@@ -181,9 +181,22 @@ def test_a_job_of_another_class_is_left_alone(setting: Setting, of_job: str | No
         observer, writer, ProgressRate(Defaults(image="example/trainer:2")), setting.metrics, of_operator
     ).make_pass
 
+    setting.api.asked.clear()
     assert PassResult() == asyncio.run(make_pass(KEY, ()))
-    assert made == setting.api.writes()
+    assert setting.api.asked == []
     assert b'namespace="default"' not in generate_latest(setting.metrics.registry)
+
+
+def test_a_job_whose_class_changes_while_it_is_observed_is_left_alone(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change(*_: Any) -> None:
+        changed(setting, JOB, spec=setting.api.objects[JOB]["spec"] | {"operatorClass": "gpu"})
+
+    monkeypatch.setattr(setting.api, "get", change)
+
+    assert PassResult() == setting.once()
+    assert setting.api.writes() == []
 
 
 def test_a_job_whose_watches_are_broken_waits(setting: Setting) -> None:
