@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from batchgrowth_operator.api import events as api_events
 from batchgrowth_operator.api.cache import Key
-from batchgrowth_operator.api.client import Refused
+from batchgrowth_operator.api.client import Refused, ServerClock
 from batchgrowth_operator.api.events import (
     BEHIND_SECONDS,
     BURST,
@@ -35,6 +35,7 @@ class FakeApi:
     errors: list[Exception] = field(default_factory=list)
     requests: int = 0
     events: dict[str, Any] = field(default_factory=dict)
+    clock: ServerClock = field(default_factory=ServerClock)
 
     def within(self, seconds: float) -> Any:
         return self
