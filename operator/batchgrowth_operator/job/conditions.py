@@ -15,7 +15,7 @@ from batchgrowth_operator.seen.clock import timestamp
 from batchgrowth_operator.seen.observed import CLAIM, TRAINER, Object, condition, is_owned_by, truncated
 from batchgrowth_operator.seen.outcome import last_exit, num_retries
 from batchgrowth_operator.seen.problems import trainer_problem, unanswering
-from batchgrowth_operator.seen.silence import SILENT_AFTER_SECONDS, findings, is_silent, waits_long
+from batchgrowth_operator.seen.silence import SILENT_AFTER_SECONDS, findings, is_silent, late_after_seconds, waits_long
 from batchgrowth_operator.seen.situation import Mode, Situation
 from batchgrowth_operator.seen.storage import class_of, size_of
 from batchgrowth_operator.seen.trainer_pods import is_between_pods, is_cut_off, is_replaceable, unreachable_pods
@@ -23,8 +23,7 @@ from batchgrowth_operator.seen.trainer_pods import is_between_pods, is_cut_off, 
 DEGRADED_AFTER_SECONDS = 10
 """Least time that workers are missing before a job counts as degraded."""
 STALLED_AFTER_SECONDS = 120
-STALLED_AFTER_UPDATES = 20
-"""Time in updates after which a job counts as stalled, but at least STALLED_AFTER_SECONDS."""
+"""Least time without an update after which a job counts as stalled."""
 FIRST_UPDATE_SECONDS = 600
 """Time after which a ready trainer without an update counts as stalled; loading a workload may take minutes."""
 CLUSTER_KINDS = ("DaskCluster", "Deployment")
@@ -255,11 +254,13 @@ def stalled(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
     if is_silent(s.seen, s.clock):
         since = f"The trainer has reported nothing since {timestamp(s.seen.last_report or s.seen.now)}."
         return Verdict("True", "ReportsStopped", f"{since} {findings(s.seen)}"[:1024])
-    if waits_long(s.seen, s.report, s.clock) and s.report is not None:
-        since = f"No update was committed for {SILENT_AFTER_SECONDS:.0f} s. The trainer waits for"
+    pace = None if s.report is None else s.report.seconds_per_update
+    if waits_long(s.seen, s.report, s.clock) and s.report is not None and pace is not None:
+        limit = late_after_seconds(pace, SILENT_AFTER_SECONDS)
+        since = f"No update was committed for {limit:.0f} s. The trainer waits for"
         return Verdict("True", "NoProgress", f"{since} {s.report.waiting_for}. {findings(s.seen)}"[:1024])
-    if s.report is not None and s.report.seconds_per_update is not None and not s.is_report_awaited:
-        limit = max(STALLED_AFTER_SECONDS, STALLED_AFTER_UPDATES * s.report.seconds_per_update)
+    if pace is not None and not s.is_report_awaited:
+        limit = late_after_seconds(pace, STALLED_AFTER_SECONDS)
         if s.clock.reached(s.report_age_seconds, limit):
             return Verdict("True", "NoProgress", f"No update was committed for {limit:.0f} s.")
     elif _waits_for_its_first_update(s):

@@ -200,7 +200,7 @@ def _part_problems(seen: Observed, clock: Clock) -> Iterator[Problem]:
     told = _newest_warning(seen, seen.cluster["metadata"]["name"], ("Logging",), clock)
     if told is not None:
         # The Dask operator logs a traceback, whose last line is the API server's answer.
-        answer = _ERROR_CLASS.sub("", str(told.get("message", "")).strip().splitlines()[-1])
+        answer = _ERROR_CLASS.sub("", str(told.get("message", "")).strip().rpartition("\n")[2])
         yield refused_write(Failure(missing[0], FORBIDDEN, answer, "create"), seen.namespace)
     elif clock.passed(_pending_since(seen.cluster), DASK_OPERATOR_TIMEOUT_SECONDS):
         each = " and ".join(f"the {ref.kind} {ref.name}" for ref in missing)
