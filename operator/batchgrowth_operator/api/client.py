@@ -7,6 +7,7 @@ import copy
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -14,6 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
 
+import yaml
 from batchgrowth import names
 from batchgrowth.errors import BatchGrowthError
 from batchgrowth.manifest.crd import GROUP, PLURAL, VERSION
@@ -320,12 +322,17 @@ class Api:
 
 
 def connect(kubeconfig: Path | None, count: Count) -> Api:
-    """Connect to the kubeconfig's API server, or without a kubeconfig to the pod's, by its service account."""
+    """Connect to the kubeconfig's API server, or without a kubeconfig to the pod's, by its service account.
+
+    Raises BatchGrowthError if the kubeconfig cannot be used, or if there is none outside of a pod.
+    """
     configuration = client.Configuration()
-    if kubeconfig is not None:
-        config.load_kube_config(str(kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call]
-    else:
-        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    with _explained("no cluster to work in", "outside of a pod, give a file by --kubeconfig"):
+        if kubeconfig is not None:
+            config.load_kube_config(str(kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call]
+        else:
+            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    if kubeconfig is None:
         configuration.proxy = None  # one in the environment is for what is outside of the cluster
     configuration.connection_pool_maxsize = CONNECTIONS
     configuration.retries = False
@@ -335,19 +342,29 @@ def connect(kubeconfig: Path | None, count: Count) -> Api:
 def connect_as_user(kubeconfig: Path | None, context: str | None) -> tuple[Api, str]:
     """Connect to the cluster of a user's context; return the client and the namespace of that context.
 
-    Raises BatchGrowthError if there is no such kubeconfig or context.
+    Raises BatchGrowthError if there is no such kubeconfig or context, or if it cannot be used.
     """
     configuration = client.Configuration()
     file = None if kubeconfig is None else str(kubeconfig)
-    try:
+    remedy = "give a file by --kubeconfig or KUBECONFIG, and one of its contexts by --context"
+    with _explained("no cluster to submit to", remedy):
         config.load_kube_config(file, context, client_configuration=configuration)  # type: ignore[no-untyped-call]
         contexts, active = config.list_kube_config_contexts(file)  # type: ignore[no-untyped-call]
-    except config.ConfigException as error:
-        remedy = "give a file by --kubeconfig or KUBECONFIG, and one of its contexts by --context"
-        raise BatchGrowthError(f"no cluster to submit to: {str(error).rstrip('.')}; {remedy}") from error
     configuration.retries = False
     chosen = next((each for each in contexts if each["name"] == context), active)
     return Api(client.ApiClient(configuration), lambda *_: None), chosen["context"].get("namespace") or "default"
+
+
+@contextmanager
+def _explained(lacking: str, remedy: str) -> Iterator[None]:
+    """Raise BatchGrowthError instead of what kubernetes' client raises for a configuration that it cannot use."""
+    try:
+        yield
+    except (config.ConfigException, OSError) as error:
+        raise BatchGrowthError(f"{lacking}: {str(error).rstrip('.')}; {remedy}") from error
+    except (yaml.YAMLError, AttributeError, LookupError, TypeError, ValueError) as error:
+        why = " ".join(str(error).split())
+        raise BatchGrowthError(f"{lacking}: the kubeconfig is malformed ({why}); {remedy}") from error
 
 
 def _message(error: DynamicApiError) -> str:
