@@ -109,15 +109,21 @@ def has_module(files: Mapping[str, bytes], entrypoint: str) -> bool:
     return any(path == f"{first}.py" or path.startswith(f"{first}/") for path in files)
 
 
-def _files(root: Path, folder: Path, skipped: Sequence[str]) -> Iterator[Path]:
+def _files(root: Path, folder: Path, skipped: Sequence[str], above: Sequence[Path] = ()) -> Iterator[Path]:
+    """Yield the files below the folder; links are followed, except those to a folder that contains the link.
+
+    `above` are the folders through which the walk came, without links.
+    """
+    through = (*above, folder.resolve())
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         path = Path(entry.path)
         below = path.relative_to(root).as_posix()
         if entry.name.startswith(".") or any(fnmatch(text, p) for p in skipped for text in (entry.name, below)):
             continue
-        if entry.is_dir(follow_symlinks=False):
-            if not (path / "pyvenv.cfg").exists():
-                yield from _files(root, path, skipped)
+        if entry.is_dir():
+            is_loop = any(each.is_relative_to(path.resolve()) for each in through)
+            if not is_loop and not (path / "pyvenv.cfg").exists():
+                yield from _files(root, path, skipped, through)
         elif entry.is_file():
             yield path
 
