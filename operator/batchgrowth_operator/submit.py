@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from batchgrowth.spec import API_VERSION, KIND, BatchGrowthJob
 from batchgrowth.spec.job import GENERATED_CHARACTERS
 from batchgrowth.spec.training import MOST_FILES
 
-from batchgrowth_operator.api.client import CONFLICT, GONE, KINDS, Api, Refused
+from batchgrowth_operator.api.client import KINDS, Api, Refused
 from batchgrowth_operator.seen.observed import Object, Ref
 
 LARGEST_CODE_BYTES = 1_000_000
@@ -267,9 +268,9 @@ def _explained(refused: Refused, manifest: Object) -> BatchGrowthError:
     kind = manifest["kind"]
     metadata = manifest["metadata"]
     text = f"the API server refuses {kind} {metadata['name']} in namespace {metadata['namespace']}: {refused}"
-    if refused.code == CONFLICT:
+    if refused.code == HTTPStatus.CONFLICT:
         return BatchGrowthError(f"{text}; --force-conflicts takes these fields over")
-    if refused.code == GONE and "namespace" not in str(refused).lower():
+    if refused.code == HTTPStatus.NOT_FOUND and "namespace" not in str(refused).lower():
         resource = f"{KINDS[kind].plural}.{KINDS[kind].group}"
         return BatchGrowthError(f"{text}; is the chart installed? It brings the kind {resource}")
     return BatchGrowthError(text)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -78,13 +79,9 @@ CONNECTIONS = 16
 TIMEOUT_SECONDS = 30
 """Timeout of a request."""
 LEASE_TIMEOUT_SECONDS = 5
-"""Timeout of a request for the Lease."""
-CONFLICT = 409
-"""Status of a request that another's change came before."""
-GONE = 404
-"""Status of a request for an object or a kind that does not exist."""
+"""Timeout of a request for the Lease, so that two of them fit between a renewal and the loss."""
 PAGE = 250
-"""Objects per page of a list."""
+"""Objects per page of a list, so that a thousand jobs and their children are never in memory at once."""
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 MERGE = "application/merge-patch+json"
@@ -257,7 +254,7 @@ class Api:
         try:
             self._send("patch", EVENTS, path, body=change, content_type=MERGE, field_manager=names.FIELD_MANAGER)
         except Refused as refused:
-            if refused.code != GONE:
+            if refused.code != HTTPStatus.NOT_FOUND:
                 raise
             return False
         return True
@@ -283,14 +280,14 @@ class Api:
         try:
             self._send(verb, kind, kind.path(namespace, ref.name), **options)
         except Refused as refused:
-            if refused.code not in (GONE, CONFLICT):
+            if refused.code not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
                 raise
 
     def _get_if_any(self, kind: Kind, path: str, **options: Any) -> dict[str, Any] | None:
         try:
             return self._send("get", kind, path, **options)
         except Refused as refused:
-            if refused.code == GONE:
+            if refused.code == HTTPStatus.NOT_FOUND:
                 return None
             raise
 

@@ -37,10 +37,10 @@ RESYNC_SECONDS = 600
 """Longest time between two passes of a job."""
 SECRET_SECONDS = 30
 """Time between two reads of the Secrets of a job with a cluster, one of which new pods mount."""
-INQUIRY_SECONDS = 30.0
-"""Time between two inquiries about a silent trainer."""
 SETTLED_SECONDS = 300
 """The same while no pod of the job starts: those that run have mounted it. The first new one ends that time."""
+INQUIRY_SECONDS = 30.0
+"""Time between two inquiries about a silent trainer."""
 
 log = logging.getLogger(__name__)
 

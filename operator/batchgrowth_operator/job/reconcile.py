@@ -59,7 +59,7 @@ class Writes:
     delete: tuple[Ref, ...] = ()
     """Children to delete."""
     recreated: Mapping[Ref, str] = field(default_factory=dict)
-    """Those of `delete` that a later pass makes again, each with the reason."""
+    """Children to make again once they are deleted, each with the reason; those not in `delete` wait for a trainer."""
     in_background: frozenset[Ref] = frozenset()
     """Those of `delete` that go at once, without waiting for the end of their pods."""
     events: tuple[Event, ...] = ()

@@ -28,6 +28,8 @@ from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, 
 
 REPORT_SECONDS = LONGEST_PERIOD_SECONDS + 1.0
 """Longest age of the newest report of a trainer that commits updates."""
+FIRST_LEAD_SECONDS = 10.0
+"""Start-up time of workers that is assumed until a job's workers have been timed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,7 @@ def workforce(s: Situation) -> Workforce:
     ready = 0 if s.cluster_policy is ClusterPolicy.DELETE else s.joined
 
     # The start-up time, if workers were requested and are all there now.
-    lead_seconds = s.defaults.first_lead_seconds
+    lead_seconds = FIRST_LEAD_SECONDS
     known = float(previous.lead_seconds) if previous.lead_seconds else None
     if known is not None:
         lead_seconds = known

@@ -92,7 +92,7 @@ class Observed:
     strangers: Mapping[Ref, Object] = field(default_factory=dict)
     """The other objects with the job's label that are no pods, such as those of an earlier job of this name."""
     pods: tuple[Object, ...] = ()
-    """The pods with the job's label."""
+    """The pods of the job's trainer, workers and scheduler, by their controller: `is_pod_of`."""
     tls_secrets: TlsSecrets | None = None
     """What to write to the Secrets of TLS; None unless one is missing or a certificate is due."""
     failures: tuple[Failure, ...] = ()

@@ -6,6 +6,7 @@ job/conditions.py turns it into a condition.
 import re
 from collections.abc import Container, Iterator, Sequence
 from datetime import datetime
+from http import HTTPStatus
 from itertools import chain
 from typing import Any
 
@@ -63,8 +64,6 @@ _MISSING = re.compile(r'\b(persistentvolumeclaim|secret|configmap|serviceaccount
 _UNBOUND = re.compile("unbound immediate PersistentVolumeClaims|available persistent volumes to bind")
 _PULL_SECRET = re.compile(r"image pull secrets \(([^)]+)\)")
 _ERROR_CLASS = re.compile(r"^[\w.]+(?:Error|Exception): ")
-FORBIDDEN = 403
-"""Status of a refused request."""
 _REMEDIES_OF_IMAGES = (
     (
         re.compile(
@@ -201,7 +200,7 @@ def _part_problems(seen: Observed, clock: Clock) -> Iterator[Problem]:
     if told is not None:
         # The Dask operator logs a traceback, whose last line is the API server's answer.
         answer = _ERROR_CLASS.sub("", str(told.get("message", "")).strip().rpartition("\n")[2])
-        yield refused_write(Failure(missing[0], FORBIDDEN, answer, "create"), seen.namespace)
+        yield refused_write(Failure(missing[0], HTTPStatus.FORBIDDEN, answer, "create"), seen.namespace)
     elif clock.passed(_pending_since(seen.cluster), DASK_OPERATOR_TIMEOUT_SECONDS):
         each = " and ".join(f"the {ref.kind} {ref.name}" for ref in missing)
         name = seen.cluster["metadata"]["name"]

@@ -141,7 +141,7 @@ def test_a_lease_that_cannot_be_renewed_is_lost(monkeypatch: pytest.MonkeyPatch)
 def test_a_request_that_hangs_is_over_before_the_tenure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another operator may take the Lease 15 s after its last change, so the holder gives up before that."""
     monkeypatch.setattr(leader, "LOST_AFTER_SECONDS", 0.3)
-    monkeypatch.setattr(leader, "REQUEST_SECONDS", 0.1)
+    monkeypatch.setattr(leader, "LEASE_TIMEOUT_SECONDS", 0.1)
     let_go, leadership, lefts = threading.Event(), Leadership(needs_lease=True), list[float]()
     api = FakeApi("free")
     read = api.get_lease
