@@ -25,6 +25,7 @@ from batchgrowth_operator.seen.observed import (
     Ref,
     TlsSecrets,
     active_since,
+    condition_of,
     ended_at,
     is_owned_by,
     is_pod_of,
@@ -174,11 +175,8 @@ class Observer:
         if not 0 < desired <= ready:
             return SECRET_SECONDS
         for pod in self.store.pods(key):
-            status = pod.get("status") or {}
-            scheduled = [
-                one.get("status") for one in status.get("conditions") or () if one.get("type") == "PodScheduled"
-            ]
-            if status.get("phase") == "Pending" and "False" not in scheduled:  # one without a node is not that far
+            is_pending = (pod.get("status") or {}).get("phase") == "Pending"
+            if is_pending and condition_of(pod, "PodScheduled", "False") is None:  # one without a node is not that far
                 return SECRET_SECONDS
         return SETTLED_SECONDS
 

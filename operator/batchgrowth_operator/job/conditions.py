@@ -18,6 +18,7 @@ from batchgrowth_operator.seen.observed import (
     TRAINER,
     Object,
     condition,
+    condition_of,
     is_owned_by,
     truncated,
 )
@@ -281,9 +282,9 @@ def _waits_for_its_first_update(s: Situation) -> bool:
     """Return whether a trainer that has reported no update yet has been ready for FIRST_UPDATE_SECONDS."""
     since = None
     for pod in s.seen.pods_of(TRAINER):
-        for one in (pod.get("status") or {}).get("conditions") or ():
-            if (one.get("type"), one.get("status")) == ("Ready", "True"):
-                since = one.get("lastTransitionTime")
+        ready = condition_of(pod, "Ready", "True")
+        if ready is not None:
+            since = ready.get("lastTransitionTime")
     return s.clock.passed(since, FIRST_UPDATE_SECONDS)
 
 

@@ -207,6 +207,12 @@ def ref_of(body: Object) -> Ref:
     return Ref(body["kind"], body["metadata"]["name"])
 
 
+def condition_of(body: Object | None, kind: str, status: str) -> dict[str, Any] | None:
+    """Return the condition of that type in the object's status; None if it has none, or one of another status."""
+    conditions = ((body or {}).get("status") or {}).get("conditions") or ()
+    return next((one for one in conditions if (one.get("type"), one.get("status")) == (kind, status)), None)
+
+
 def finalizers_of(body: Object) -> list[str]:
     """Return the finalizers that keep the object while it is being deleted."""
     return list(body["metadata"].get("finalizers") or ())
@@ -280,11 +286,8 @@ def condition(status: JobStatus, kind: str) -> Condition | None:
 
 def active_since(job: Object) -> str | None:
     """Return when the job last became active; None while it is suspended, or as long as its status does not say it."""
-    for one in (job.get("status") or {}).get("conditions") or ():
-        if (one.get("type"), one.get("status")) == ("Suspended", "False"):
-            since: str | None = one.get("lastTransitionTime")
-            return since
-    return None
+    since: str | None = (condition_of(job, "Suspended", "False") or {}).get("lastTransitionTime")
+    return since
 
 
 def ended_at(job: Object) -> str | None:

@@ -21,6 +21,7 @@ from batchgrowth_operator.seen.observed import (
     Object,
     Observed,
     Ref,
+    condition_of,
     is_terminating,
     truncated,
 )
@@ -342,10 +343,7 @@ def status_list(body: Object | None, field: str) -> list[dict[str, Any]]:
 
 def replica_failure(deployment: Object | None) -> dict[str, Any] | None:
     """Return the condition by which a Deployment reports that its pods are refused; None if they are not."""
-    for condition in status_list(deployment, "conditions"):
-        if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
-            return condition
-    return None
+    return condition_of(deployment, "ReplicaFailure", "True")
 
 
 def _event_problems(seen: Observed, name: str, clock: Clock) -> Iterator[Problem]:

@@ -12,7 +12,7 @@ from batchgrowth import names
 from batchgrowth.contract.progress import LONGEST_PERIOD_SECONDS, Progress
 
 from batchgrowth_operator.seen.clock import Clock, timestamp
-from batchgrowth_operator.seen.observed import Object, Observed, Ref, labels_of
+from batchgrowth_operator.seen.observed import Object, Observed, Ref, condition_of, labels_of
 from batchgrowth_operator.seen.report import report_of
 
 SILENT_AFTER_SECONDS = 3 * LONGEST_PERIOD_SECONDS
@@ -83,7 +83,7 @@ def findings(seen: Observed) -> str:
 
 
 def _trainer(seen: Observed) -> str:
-    ready = [pod["metadata"]["name"] for pod in seen.trainer_pods if _is_ready(pod)]
+    ready = [pod["metadata"]["name"] for pod in seen.trainer_pods if condition_of(pod, "Ready", "True") is not None]
     if ready:
         return f"The trainer's pod {ready[0]} is ready."
     return "The trainer's pod is not ready."
@@ -102,11 +102,6 @@ def _workers(seen: Observed) -> str:
     ready = (workers.get("status") or {}).get("readyReplicas", 0)
     desired = (workers.get("spec") or {}).get("replicas", 0)
     return f"{ready} of {desired} worker pods are ready."
-
-
-def _is_ready(pod: Object) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any((one.get("type"), one.get("status")) == ("Ready", "True") for one in conditions)
 
 
 def foreign_policies(policies: Iterable[Object], job: str) -> tuple[str, ...]:
