@@ -282,9 +282,7 @@ def _waits_for_its_first_update(s: Situation) -> bool:
     """Return whether a trainer that has reported no update yet has been ready for FIRST_UPDATE_SECONDS."""
     since = None
     for pod in s.seen.pods_of(TRAINER):
-        ready = condition_of(pod, "Ready", "True")
-        if ready is not None:
-            since = ready.get("lastTransitionTime")
+        since = (condition_of(pod, "Ready", "True") or {}).get("lastTransitionTime", since)
     return s.clock.passed(since, FIRST_UPDATE_SECONDS)
 
 
