@@ -4,9 +4,11 @@ import asyncio
 import logging
 import signal
 import socket
+import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from batchgrowth.contract.logs import LogFormat, LogLevel, configure_logs
@@ -29,6 +31,8 @@ from batchgrowth_operator.settings import Settings
 
 HEALTHY_AFTER_SECONDS = 120.0
 """Time for which the watches must last before the back-off starts over."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+"""Signals that stop the operator."""
 SIGNAL_HANDLERS_AFTER_SECONDS = 0.2
 """Delay after which our signal handlers replace those that kopf sets while it starts."""
 OTHER_THREADS = 4
@@ -42,7 +46,10 @@ log = logging.getLogger(__name__)
 
 
 def run(settings: Settings) -> None:
-    """Run the operator until SIGTERM or SIGINT. If watching fails, it restarts with a back-off."""
+    """Run the operator until SIGTERM or SIGINT. If watching fails, it restarts with a back-off.
+
+    Raises SystemExit with the code 1 if a task failed or the Lease was lost.
+    """
     metrics = OperatorMetrics()
     api = connect(settings.kubeconfig, metrics.request)
     if settings.metrics_port:
@@ -52,7 +59,8 @@ def run(settings: Settings) -> None:
     while True:
         began = time.monotonic()
         try:
-            asyncio.run(_operate(settings, api, metrics))
+            if not asyncio.run(_operate(settings, api, metrics)):
+                sys.exit(1)
             return
         except Exception as error:
             if time.monotonic() - began > HEALTHY_AFTER_SECONDS:
@@ -64,7 +72,25 @@ def run(settings: Settings) -> None:
                 log.exception("watching failed; retrying in %g s", wait)
             else:
                 log.error("%s; retrying in %g s", refusal, wait)
-        time.sleep(wait)
+        if _is_stopped_within(wait):
+            return
+
+
+def _is_stopped_within(seconds: float) -> bool:
+    """Wait for a signal, and return whether one arrived; the event loop that was closed has taken its handlers along.
+
+    Without a handler, the kernel drops a signal to the first process of a container.
+    """
+    arrived: SimpleQueue[int] = SimpleQueue()  # a handler may put into it while the same thread reads it
+    before = {name: signal.signal(name, lambda number, _: arrived.put(number)) for name in SIGNALS}
+    try:
+        arrived.get(timeout=seconds)
+    except Empty:
+        return False
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+    return True
 
 
 def _configure_logs(level: LogLevel, log_format: LogFormat) -> None:
@@ -75,10 +101,11 @@ def _configure_logs(level: LogLevel, log_format: LogFormat) -> None:
         handler.addFilter(RefusalFilter())
 
 
-async def _operate(settings: Settings, api: Api, metrics: OperatorMetrics) -> None:
+async def _operate(settings: Settings, api: Api, metrics: OperatorMetrics) -> bool:
     """Watch until a signal arrives. Begin with an empty store, because an earlier store may be outdated.
 
-    Raises errors from which kopf cannot recover: a watched kind was removed, or the API server refuses for long.
+    Return False if it ended because a task failed or the Lease was lost. Raises errors from which kopf cannot recover:
+    a watched kind was removed, or the API server refuses for long.
     """
     store = Store()
     metrics.forget_all()
@@ -92,6 +119,13 @@ async def _operate(settings: Settings, api: Api, metrics: OperatorMetrics) -> No
     passes = Passes(reconciler.make_pass, waits=True)
     leads = asyncio.Event()
     stop = asyncio.Event()
+    has_failed = False
+
+    def give_up() -> None:
+        nonlocal has_failed
+        if not stop.is_set():
+            has_failed = True
+            stop.set()
 
     async def lead() -> None:
         """Allow passes while this process holds the Lease, then end it; its replacement waits for the Lease."""
@@ -99,7 +133,7 @@ async def _operate(settings: Settings, api: Api, metrics: OperatorMetrics) -> No
             leads.set()
         else:
             await hold(api, settings.lease, leadership, leads.set)
-            stop.set()
+            give_up()
 
     async def begin() -> None:
         """Begin the passes once the store has every object, so that a job's first pass sees all its children."""
@@ -113,13 +147,13 @@ async def _operate(settings: Settings, api: Api, metrics: OperatorMetrics) -> No
     # asyncio's own has a thread per processor and four more, so most passes would wait for others' writes.
     loop.set_default_executor(ThreadPoolExecutor(MOST_CONCURRENT + OTHER_THREADS, "requests"))
     # kopf forgets a signal if watching fails during the shutdown, so our own handlers set `stop`.
-    for name in (signal.SIGTERM, signal.SIGINT):
+    for name in SIGNALS:
         loop.call_later(SIGNAL_HANDLERS_AFTER_SECONDS, loop.add_signal_handler, name, stop.set)
     # kopf cancels and awaits what is started after it, so these start before.
     beside = [
-        _start("lease", lead(), stop),
-        _start("start", begin(), stop),
-        _start("sweep", Sweep(api, store, settings.namespaces).run(passes.wake), stop),
+        _start("lease", lead(), give_up),
+        _start("start", begin(), give_up),
+        _start("sweep", Sweep(api, store, settings.namespaces).run(passes.wake), give_up),
     ]
     poster.start()
     try:
@@ -142,6 +176,7 @@ async def _operate(settings: Settings, api: Api, metrics: OperatorMetrics) -> No
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
         poster.stop()
+    return not has_failed
 
 
 def health_endpoint(host: str, port: int) -> str | None:
@@ -155,8 +190,8 @@ def health_endpoint(host: str, port: int) -> str | None:
     return f"http://[{named}]:{port}/healthz" if ":" in named else f"http://{named}:{port}/healthz"
 
 
-def _start(name: str, work: Coroutine[Any, Any, None], stop: asyncio.Event) -> asyncio.Task[None]:
-    """Run this task beside kopf. If it fails, end the process, so that Kubernetes replaces it: without the task it
+def _start(name: str, work: Coroutine[Any, Any, None], give_up: Callable[[], None]) -> asyncio.Task[None]:
+    """Run this task beside kopf. If it fails, give up, so that Kubernetes replaces the process: without the task it
     would only seem to work.
     """
     task = asyncio.create_task(work, name=name)
@@ -165,7 +200,7 @@ def _start(name: str, work: Coroutine[Any, Any, None], stop: asyncio.Event) -> a
         error = None if task.cancelled() else task.exception()
         if error is not None:
             log.critical("the task %s failed, so this process ends", name, exc_info=error)
-            stop.set()
+            give_up()
 
     task.add_done_callback(end_if_it_failed)
     return task

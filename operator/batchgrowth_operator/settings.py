@@ -49,8 +49,6 @@ class Defaults:
     """Size of the claim of a job whose spec names no place for its checkpoints; empty for none."""
     ca_config_map: str = ""
     """ConfigMap of each job's namespace with the CAs of its object store, if the spec names none; empty for none."""
-    first_lead_seconds: float = 10.0
-    """Start-up time of workers in seconds, of a job whose workers have not been timed yet."""
     report_seconds: float = 5.0
     """Shortest time in seconds between two status writes that differ in progress only."""
 

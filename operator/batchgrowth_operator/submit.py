@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from batchgrowth.spec import API_VERSION, KIND, BatchGrowthJob
 from batchgrowth.spec.job import GENERATED_CHARACTERS
 from batchgrowth.spec.training import MOST_FILES
 
-from batchgrowth_operator.api.client import CONFLICT, GONE, KINDS, Api, Refused
+from batchgrowth_operator.api.client import KINDS, Api, Refused
 from batchgrowth_operator.seen.observed import Object, Ref
 
 LARGEST_CODE_BYTES = 1_000_000
@@ -109,15 +110,21 @@ def has_module(files: Mapping[str, bytes], entrypoint: str) -> bool:
     return any(path == f"{first}.py" or path.startswith(f"{first}/") for path in files)
 
 
-def _files(root: Path, folder: Path, skipped: Sequence[str]) -> Iterator[Path]:
+def _files(root: Path, folder: Path, skipped: Sequence[str], above: Sequence[Path] = ()) -> Iterator[Path]:
+    """Yield the files below the folder; links are followed, except those to a folder that contains the link.
+
+    `above` are the folders through which the walk came, without links.
+    """
+    through = (*above, folder.resolve())
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         path = Path(entry.path)
         below = path.relative_to(root).as_posix()
         if entry.name.startswith(".") or any(fnmatch(text, p) for p in skipped for text in (entry.name, below)):
             continue
-        if entry.is_dir(follow_symlinks=False):
-            if not (path / "pyvenv.cfg").exists():
-                yield from _files(root, path, skipped)
+        if entry.is_dir():
+            is_loop = any(each.is_relative_to(path.resolve()) for each in through)
+            if not is_loop and not (path / "pyvenv.cfg").exists():
+                yield from _files(root, path, skipped, through)
         elif entry.is_file():
             yield path
 
@@ -261,9 +268,9 @@ def _explained(refused: Refused, manifest: Object) -> BatchGrowthError:
     kind = manifest["kind"]
     metadata = manifest["metadata"]
     text = f"the API server refuses {kind} {metadata['name']} in namespace {metadata['namespace']}: {refused}"
-    if refused.code == CONFLICT:
+    if refused.code == HTTPStatus.CONFLICT:
         return BatchGrowthError(f"{text}; --force-conflicts takes these fields over")
-    if refused.code == GONE and "namespace" not in str(refused).lower():
+    if refused.code == HTTPStatus.NOT_FOUND and "namespace" not in str(refused).lower():
         resource = f"{KINDS[kind].plural}.{KINDS[kind].group}"
         return BatchGrowthError(f"{text}; is the chart installed? It brings the kind {resource}")
     return BatchGrowthError(text)

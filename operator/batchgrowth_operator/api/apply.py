@@ -5,12 +5,13 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import Any
 
 from batchgrowth.spec import API_VERSION, KIND
 
 from batchgrowth_operator.api.cache import Key, Store, key_of
-from batchgrowth_operator.api.client import CONFLICT, GONE, Api, Refused
+from batchgrowth_operator.api.client import Api, Refused
 from batchgrowth_operator.api.events import EventPoster
 from batchgrowth_operator.api.leader import bounded
 from batchgrowth_operator.children.scheduler import DASK_FINALIZER
@@ -27,6 +28,7 @@ from batchgrowth_operator.seen.observed import (
     ref_of,
     stored_status,
 )
+from batchgrowth_operator.seen.refused_objects import FOREIGN
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +71,9 @@ class Writer:
                 failures.append(refused)
                 # The events of a status that is not stored wait until it is, or each further pass would post them.
                 events = (status_refused(refused),)
+        # Before the writes that may raise: the next pass finds the status stored, and has no event for it.
+        for event in events:
+            self.poster.record(seen, event)
 
         for manifest in writes.apply:
             if not failures or ref_of(manifest) in seen.children:
@@ -76,8 +81,6 @@ class Writer:
         for ref in writes.delete:
             if not failures or ref not in writes.recreated:
                 failures += self._delete(seen, writes, ref)
-        for event in events:
-            self.poster.record(seen, event)
         if writes.delete_job and not failures:
             failures += self._delete(seen, writes, Ref(KIND, seen.name))
         return tuple(failures)
@@ -102,7 +105,7 @@ class Writer:
         try:
             stored = self._apply_status(manifest)
         except Refused as refused:
-            if refused.code in (CONFLICT, GONE):
+            if refused.code in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
                 raise Outdated from refused
             return Failure(Ref(KIND, seen.name), refused.code, str(refused))
         self.store.update(stored, is_progress_only=writes.is_progress_only)
@@ -138,7 +141,7 @@ class Writer:
             if is_new:
                 found = self.api.get(ref, seen.namespace)
                 if found is not None and not is_owned_by(found, seen.uid):
-                    return [Failure(ref, 0, "is not this job's")]
+                    return [Failure(ref, FOREIGN, "is not this job's")]
                 if found is not None:
                     self.store.refresh(key_of(seen.job), found)
                     raise Outdated

@@ -111,7 +111,7 @@ class Store:
 
     def __init__(self) -> None:
         self._objects: dict[Key, dict[Ref, Cached]] = {}
-        self._gone: dict[Key, dict[Ref, Tombstone]] = {}  # by the time of the removal
+        self._gone: dict[Place, Tombstone] = {}  # by the time of the removal
         self._progress_echoes: dict[Key, int] = {}  # the version of the job
         self._lock = Lock()  # watches write from the event loop, responses from threads
 
@@ -155,10 +155,9 @@ class Store:
         with self._lock:
             if version_of(body) >= self._known(key, ref):
                 self._objects.get(key, {}).pop(ref, None)
-                gone = self._gone.setdefault(key, {})
-                gone.pop(ref, None)
-                gone[ref] = Tombstone(version_of(body), time.monotonic())
-                self._bury(gone)
+                self._gone.pop((key, ref), None)
+                self._gone[key, ref] = Tombstone(version_of(body), time.monotonic())
+                self._bury()
             self._forget_if_empty(key)
         return key
 
@@ -208,20 +207,20 @@ class Store:
 
     def _forget_if_empty(self, key: Key) -> None:
         if not self._objects.get(key):
-            for states in (self._objects, self._gone, self._progress_echoes):
-                states.pop(key, None)
+            self._objects.pop(key, None)
+            self._progress_echoes.pop(key, None)
 
     def _removed(self, key: Key, ref: Ref) -> int:
         """Return the version at which the object was removed; -1 if it was not removed, or long ago."""
-        gone = self._gone.get(key, {})
-        self._bury(gone)
-        return gone[ref].version if ref in gone else -1
+        self._bury()
+        gone = self._gone.get((key, ref))
+        return -1 if gone is None else gone.version
 
-    def _bury(self, gone: dict[Ref, Tombstone]) -> None:
+    def _bury(self) -> None:
         """Forget objects that were removed long ago, the oldest first."""
         oldest = time.monotonic() - TOMBSTONE_SECONDS
-        while gone and gone[first := next(iter(gone))].removed <= oldest:
-            del gone[first]
+        while self._gone and self._gone[first := next(iter(self._gone))].removed <= oldest:
+            del self._gone[first]
 
     def _known(self, key: Key, ref: Ref) -> int:
         found = self._objects.get(key, {}).get(ref)

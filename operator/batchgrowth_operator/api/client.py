@@ -7,13 +7,16 @@ import copy
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
 
+import yaml
 from batchgrowth import names
 from batchgrowth.errors import BatchGrowthError
 from batchgrowth.manifest.crd import GROUP, PLURAL, VERSION
@@ -76,13 +79,9 @@ CONNECTIONS = 16
 TIMEOUT_SECONDS = 30
 """Timeout of a request."""
 LEASE_TIMEOUT_SECONDS = 5
-"""Timeout of a request for the Lease."""
-CONFLICT = 409
-"""Status of a request that another's change came before."""
-GONE = 404
-"""Status of a request for an object or a kind that does not exist."""
+"""Timeout of a request for the Lease, so that two of them fit between a renewal and the loss."""
 PAGE = 250
-"""Objects per page of a list."""
+"""Objects per page of a list, so that a thousand jobs and their children are never in memory at once."""
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 MERGE = "application/merge-patch+json"
@@ -255,7 +254,7 @@ class Api:
         try:
             self._send("patch", EVENTS, path, body=change, content_type=MERGE, field_manager=names.FIELD_MANAGER)
         except Refused as refused:
-            if refused.code != GONE:
+            if refused.code != HTTPStatus.NOT_FOUND:
                 raise
             return False
         return True
@@ -281,14 +280,14 @@ class Api:
         try:
             self._send(verb, kind, kind.path(namespace, ref.name), **options)
         except Refused as refused:
-            if refused.code not in (GONE, CONFLICT):
+            if refused.code not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
                 raise
 
     def _get_if_any(self, kind: Kind, path: str, **options: Any) -> dict[str, Any] | None:
         try:
             return self._send("get", kind, path, **options)
         except Refused as refused:
-            if refused.code == GONE:
+            if refused.code == HTTPStatus.NOT_FOUND:
                 return None
             raise
 
@@ -299,7 +298,11 @@ class Api:
         requested = time.monotonic()
         try:
             response = self._dynamic.request(verb, path, serialize=False, _request_timeout=timeout, **options)
+            self.clock.correct(response.headers.get("Date"), requested)
+            text = response.data  # which is read from the connection only now
         except DynamicApiError as error:
+            if not error.status:  # no server has answered: kubernetes' client makes this of a failed TLS handshake
+                raise ConnectionError(f"{verb} {path}: {' '.join(str(error.reason).split())}") from error
             message = _message(error)
             # A namespace's end is no fault on which an alert should fire.
             code = TERMINATING if is_namespace_end(message) else str(error.status)
@@ -307,19 +310,26 @@ class Api:
             raise Refused(int(error.status), message) from error
         except HTTPError as error:  # urllib3's own, which is no OSError
             raise ConnectionError(f"{verb} {path}: {error}") from error
-        self.clock.correct(response.headers.get("Date"), requested)
         self._count(verb, kind.plural, str(response.status))
-        answer: dict[str, Any] = json.loads(response.data)
+        try:
+            answer: dict[str, Any] = json.loads(text)
+        except ValueError as error:
+            raise ConnectionError(f"{verb} {path}: the answer is not JSON: {error}") from error
         return answer
 
 
 def connect(kubeconfig: Path | None, count: Count) -> Api:
-    """Connect to the kubeconfig's API server, or without a kubeconfig to the pod's, by its service account."""
+    """Connect to the kubeconfig's API server, or without a kubeconfig to the pod's, by its service account.
+
+    Raises BatchGrowthError if the kubeconfig cannot be used, or if there is none outside of a pod.
+    """
     configuration = client.Configuration()
-    if kubeconfig is not None:
-        config.load_kube_config(str(kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call]
-    else:
-        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    with _explained("no cluster to work in", "outside of a pod, give a file by --kubeconfig"):
+        if kubeconfig is not None:
+            config.load_kube_config(str(kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call]
+        else:
+            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    if kubeconfig is None:
         configuration.proxy = None  # one in the environment is for what is outside of the cluster
     configuration.connection_pool_maxsize = CONNECTIONS
     configuration.retries = False
@@ -329,19 +339,29 @@ def connect(kubeconfig: Path | None, count: Count) -> Api:
 def connect_as_user(kubeconfig: Path | None, context: str | None) -> tuple[Api, str]:
     """Connect to the cluster of a user's context; return the client and the namespace of that context.
 
-    Raises BatchGrowthError if there is no such kubeconfig or context.
+    Raises BatchGrowthError if there is no such kubeconfig or context, or if it cannot be used.
     """
     configuration = client.Configuration()
     file = None if kubeconfig is None else str(kubeconfig)
-    try:
+    remedy = "give a file by --kubeconfig or KUBECONFIG, and one of its contexts by --context"
+    with _explained("no cluster to submit to", remedy):
         config.load_kube_config(file, context, client_configuration=configuration)  # type: ignore[no-untyped-call]
         contexts, active = config.list_kube_config_contexts(file)  # type: ignore[no-untyped-call]
-    except config.ConfigException as error:
-        remedy = "give a file by --kubeconfig or KUBECONFIG, and one of its contexts by --context"
-        raise BatchGrowthError(f"no cluster to submit to: {str(error).rstrip('.')}; {remedy}") from error
     configuration.retries = False
     chosen = next((each for each in contexts if each["name"] == context), active)
     return Api(client.ApiClient(configuration), lambda *_: None), chosen["context"].get("namespace") or "default"
+
+
+@contextmanager
+def _explained(lacking: str, remedy: str) -> Iterator[None]:
+    """Raise BatchGrowthError instead of what kubernetes' client raises for a configuration that it cannot use."""
+    try:
+        yield
+    except (config.ConfigException, OSError) as error:
+        raise BatchGrowthError(f"{lacking}: {str(error).rstrip('.')}; {remedy}") from error
+    except (yaml.YAMLError, AttributeError, LookupError, TypeError, ValueError) as error:
+        why = " ".join(str(error).split())
+        raise BatchGrowthError(f"{lacking}: the kubeconfig is malformed ({why}); {remedy}") from error
 
 
 def _message(error: DynamicApiError) -> str:

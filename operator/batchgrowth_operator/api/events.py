@@ -67,6 +67,8 @@ class Series:
     first: datetime
     last: datetime
     message: str
+    touched: datetime
+    """When an occurrence was last posted, or left out; warnings overtake older events, so `last` has no such order."""
     count: int = 0
     is_posted: bool = False
 
@@ -85,7 +87,9 @@ class Correlator:
     def __init__(self) -> None:
         self._jobs: dict[Key, _Job] = {}
 
-    def observe(self, key: Key, uid: str, event: Event, now: datetime, name: str, times: int = 1) -> Series | None:
+    def observe(
+        self, key: Key, uid: str, event: Event, at: datetime, now: datetime, name: str, times: int = 1
+    ) -> Series | None:
         """Add this event to a series and return the series to write; None if the job has written too many events.
 
         The first event of a reason in the window is always written, whatever the others were. An event that is left
@@ -95,22 +99,24 @@ class Correlator:
             key: The job.
             uid: The job's uid; another job of that name starts with a new budget.
             event: What happened.
-            now: When it happened.
+            at: When it happened.
+            now: The time of posting, from which the window and the budget count.
             name: The name of the event's object, if it gets a new one.
             times: How often it happened; 0 for an event that was counted before and is tried again.
         """
         job = self._jobs.get(key)
         if job is None or job.uid != uid:
             job = self._jobs[key] = _Job(uid, now)
-        job.series = {i: s for i, s in job.series.items() if 0 <= (now - s.last).total_seconds() < WINDOW_SECONDS}
+        job.series = {i: s for i, s in job.series.items() if 0 <= (now - s.touched).total_seconds() < WINDOW_SECONDS}
         kind: Kind = (event.type, event.reason)
         similar = [message for known, message in job.series if known == kind]
         message = digest(event.message)
         is_combined = message not in similar and len(similar) >= MOST_SIMILAR
-        series = job.series.setdefault((kind, "" if is_combined else message), Series(name, now, now, ""))
-        series.message = (COMBINED if is_combined else "") + event.message
-        series.count += times
-        series.last = now
+        series = job.series.setdefault((kind, "" if is_combined else message), Series(name, at, at, "", now))
+        series.message = COMBINED + event.message.removeprefix(COMBINED) if is_combined else event.message
+        series.count = max(1, series.count + times)  # one that is tried again may have left the window meanwhile
+        series.last = at
+        series.touched = now
 
         # The job's budget: a token a write, of which one more comes every REFILL_SECONDS.
         if not times:
@@ -164,7 +170,9 @@ class EventPoster:
         self._thread.start()
 
     def stop(self) -> None:
-        """Post the waiting events without pauses, for at most FLUSH_SECONDS, and end the thread."""
+        """Post the waiting events without pauses, and end the thread: after the last event, after the first request
+        without an answer, or after FLUSH_SECONDS.
+        """
         self._ends = time.monotonic() + FLUSH_SECONDS
         self._stopping.set()
         self._arrived.set()
@@ -219,6 +227,8 @@ class EventPoster:
         except OSError as error:
             log.warning("%s/%s: the event %s waits: %s", *key, occurrence.event.reason, error)
             self._put_back(key, occurrence)
+            if self._stopping.is_set():
+                self._ends = time.monotonic()  # without pauses, the tries would not end
             return RETRY_SECONDS
         return max(PAUSE_SECONDS, PATIENCE * (time.monotonic() - began))
 
@@ -263,7 +273,10 @@ class EventPoster:
     def _post(self, key: Key, occurrence: Occurrence) -> None:
         """Create the event, or increase the count of the existing event that the correlator chose."""
         name = f"{key.name}.{secrets.token_hex(8)}"
-        series = self.correlator.observe(key, occurrence.uid, occurrence.event, occurrence.at, name, occurrence.times)
+        now = self.api.clock.now()
+        series = self.correlator.observe(
+            key, occurrence.uid, occurrence.event, occurrence.at, now, name, occurrence.times
+        )
         if series is None:
             return
         is_repeated = False

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
-from batchgrowth_operator.api.client import Api, Refused
+from batchgrowth_operator.api.client import LEASE_TIMEOUT_SECONDS, Api, Refused
 from batchgrowth_operator.seen.clock import timestamp_ms
 from batchgrowth_operator.seen.observed import Object
 from batchgrowth_operator.settings import LeaseLock
@@ -28,8 +28,6 @@ RETRY_SECONDS = 1.0
 """Pause after a request that failed."""
 LOST_AFTER_SECONDS = 12.0
 """Time since the last successful renewal was requested after which the holder stops working."""
-REQUEST_SECONDS = 5.0
-"""Timeout of a request, so that two of them fit between a renewal and the loss."""
 THREADS = 4
 """Threads for the requests; one that hangs keeps its thread for up to another timeout."""
 
@@ -51,6 +49,10 @@ class Leadership:
     def extend(self, requested: float) -> None:
         """Extend the leadership after a renewal of the Lease that was requested at that monotonic time."""
         self._ends = requested + LOST_AFTER_SECONDS
+
+    def end(self) -> None:
+        """End the leadership, because another operator holds the Lease."""
+        self._ends = -math.inf
 
     @property
     def seconds_left(self) -> float:
@@ -84,7 +86,7 @@ async def hold(api: Api, lock: LeaseLock, leadership: Leadership, begin: Callabl
     async def answer(request: Callable[..., Any], *arguments: Any) -> Any:
         left = max(leadership.seconds_left, 0) if holds else math.inf
         running = asyncio.get_running_loop().run_in_executor(pool, request, *arguments)
-        return await asyncio.wait_for(running, min(left, REQUEST_SECONDS))
+        return await asyncio.wait_for(running, min(left, LEASE_TIMEOUT_SECONDS))
 
     while not holds or leadership.seconds_left > 0:
         pause = RENEW_SECONDS
@@ -107,6 +109,7 @@ async def hold(api: Api, lock: LeaseLock, leadership: Leadership, begin: Callabl
                     begin()
             elif holds:
                 log.warning("another operator, %s, took the lease %s", _holder(found), lease)
+                leadership.end()
                 break
             elif _holder(found) != holder:
                 holder = _holder(found)

@@ -25,6 +25,7 @@ from batchgrowth_operator.seen.observed import (
     Ref,
     TlsSecrets,
     active_since,
+    condition_of,
     ended_at,
     is_owned_by,
     is_pod_of,
@@ -37,10 +38,10 @@ RESYNC_SECONDS = 600
 """Longest time between two passes of a job."""
 SECRET_SECONDS = 30
 """Time between two reads of the Secrets of a job with a cluster, one of which new pods mount."""
-INQUIRY_SECONDS = 30.0
-"""Time between two inquiries about a silent trainer."""
 SETTLED_SECONDS = 300
 """The same while no pod of the job starts: those that run have mounted it. The first new one ends that time."""
+INQUIRY_SECONDS = 30.0
+"""Time between two inquiries about a silent trainer."""
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +120,9 @@ class Observer:
         )
         if needs_inquiry(observed):
             observed = replace(observed, inquiry=await asyncio.to_thread(self._inquiry, key))
+            report = _report_ref(key)
+            if text_of(self.store.child(key, report)) != text_of(stored.get(report)):
+                return await self.observe(key, failures)  # the trainer has reported after all
         pending = unexplained(observed, Clock(now))
         if not pending:
             return observed
@@ -171,11 +175,8 @@ class Observer:
         if not 0 < desired <= ready:
             return SECRET_SECONDS
         for pod in self.store.pods(key):
-            status = pod.get("status") or {}
-            scheduled = [
-                one.get("status") for one in status.get("conditions") or () if one.get("type") == "PodScheduled"
-            ]
-            if status.get("phase") == "Pending" and "False" not in scheduled:  # one without a node is not that far
+            is_pending = (pod.get("status") or {}).get("phase") == "Pending"
+            if is_pending and condition_of(pod, "PodScheduled", "False") is None:  # one without a node is not that far
                 return SECRET_SECONDS
         return SETTLED_SECONDS
 
@@ -251,16 +252,16 @@ class Observer:
     def _warnings(self, key: Key, pending: tuple[Object, ...], now: datetime) -> tuple[Object, ...]:
         """Return the Warning events about these objects, whose status does not explain why they are pending.
 
-        They are read again after a while. They only serve messages: if the operator may not read them, the job goes on
-        without them.
+        They are read again after a while. They only serve messages: if the operator cannot read them, the job goes
+        on without them.
         """
         memory = self._memory(key)
         if time.monotonic() - memory.warnings_read >= seconds_between_event_reads(pending, now):
             try:
                 uids = (str(body["metadata"]["uid"]) for body in pending)
                 memory.warnings = tuple(event for uid in uids for event in self.api.warnings(key.namespace, uid))
-            except Refused as refused:
-                log.warning("%s/%s: cannot read events: %s", *key, refused)
+            except (Refused, OSError) as error:
+                log.warning("%s/%s: cannot read events: %s", *key, error)
             memory.warnings_read = time.monotonic()
         return memory.warnings
 

@@ -5,7 +5,6 @@ api/events.py posts the events and limits their rate; api/apply.py and loop/one_
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Literal
 
 from batchgrowth import names
@@ -19,6 +18,7 @@ from batchgrowth.contract.status import (
     Condition,
     FindingRecord,
     JobStatus,
+    StageRecord,
     WorkersStatus,
 )
 from batchgrowth.errors import redacted
@@ -104,10 +104,7 @@ def events_between(previous: JobStatus, new: JobStatus, quantity: str = "") -> t
 
     events += [Event("Warning", COMPUTED_WRONGLY, wrong_result(found)) for found in _new_findings(previous, new)]
 
-    known = {(record.index, record.start_time) for record in previous.history}
-    for last, record in pairwise((None, *new.history)):
-        if record is None or (record.index, record.start_time) in known:
-            continue
+    for last, record in _new_stages(previous, new):
         text = f"Stage {record.index + 1} began with batch size {record.batch_size}."
         # A measured decision is told if it follows the stage before it in the history, which may have been cut.
         if quantity and last is not None and last.index + 1 == record.index:
@@ -118,6 +115,14 @@ def events_between(previous: JobStatus, new: JobStatus, quantity: str = "") -> t
             text = f"{batch}: {quantity} {value}."
         events.append(Event("Normal", STAGE_BEGAN, text))
     return tuple(events)
+
+
+def _new_stages(previous: JobStatus, new: JobStatus) -> Iterator[tuple[StageRecord | None, StageRecord]]:
+    """Yield each stage that began, with the one before it in the history; None for the first."""
+    known = {(record.index, record.start_time) for record in previous.history}
+    for last, record in zip((None, *new.history), new.history, strict=False):
+        if (record.index, record.start_time) not in known:
+            yield last, record
 
 
 def _new_findings(previous: JobStatus, new: JobStatus) -> list[FindingRecord]:
@@ -183,9 +188,8 @@ def taken_up(stored: JobStatus) -> str:
 
 def changes(before: JobStatus, new: JobStatus) -> Iterator[str]:
     """Return a line for each thing that is new in the status, except mere progress."""
-    for stage in new.history:
-        if stage.index not in {known.index for known in before.history}:
-            yield f"stage {stage.index + 1} began with batch size {stage.batch_size}"
+    for _, stage in _new_stages(before, new):
+        yield f"stage {stage.index + 1} began with batch size {stage.batch_size}"
     workers_before = before.workers or WorkersStatus()
     workers = new.workers or workers_before
     is_resized = workers.requested != workers_before.requested

@@ -12,10 +12,19 @@ from batchgrowth_operator.children.drift import is_smaller
 from batchgrowth_operator.job.contested import DELETED, SUSPENDED, Contention, suspender
 from batchgrowth_operator.job.workforce import Workforce
 from batchgrowth_operator.seen.clock import timestamp
-from batchgrowth_operator.seen.observed import CLAIM, TRAINER, Object, condition, is_owned_by, truncated
+from batchgrowth_operator.seen.observed import (
+    CLAIM,
+    LONGEST_MESSAGE,
+    TRAINER,
+    Object,
+    condition,
+    condition_of,
+    is_owned_by,
+    truncated,
+)
 from batchgrowth_operator.seen.outcome import last_exit, num_retries
 from batchgrowth_operator.seen.problems import trainer_problem, unanswering
-from batchgrowth_operator.seen.silence import SILENT_AFTER_SECONDS, findings, is_silent, waits_long
+from batchgrowth_operator.seen.silence import SILENT_AFTER_SECONDS, findings, is_silent, late_after_seconds, waits_long
 from batchgrowth_operator.seen.situation import Mode, Situation
 from batchgrowth_operator.seen.storage import class_of, size_of
 from batchgrowth_operator.seen.trainer_pods import is_between_pods, is_cut_off, is_replaceable, unreachable_pods
@@ -23,8 +32,7 @@ from batchgrowth_operator.seen.trainer_pods import is_between_pods, is_cut_off, 
 DEGRADED_AFTER_SECONDS = 10
 """Least time that workers are missing before a job counts as degraded."""
 STALLED_AFTER_SECONDS = 120
-STALLED_AFTER_UPDATES = 20
-"""Time in updates after which a job counts as stalled, but at least STALLED_AFTER_SECONDS."""
+"""Least time without an update after which a job counts as stalled."""
 FIRST_UPDATE_SECONDS = 600
 """Time after which a ready trainer without an update counts as stalled; loading a workload may take minutes."""
 CLUSTER_KINDS = ("DaskCluster", "Deployment")
@@ -221,7 +229,7 @@ def degraded(s: Situation, w: Workforce) -> Verdict:
         is_due = (before is not None and before.status == "True") or s.clock.passed(w.requested_time, limit)
         if is_due and s.clock.passed(since, limit):
             why = f" {s.cluster_problem.message}" if s.cluster_problem else ""
-            return Verdict("True", "TooFewWorkers", f"{_joined(w)}{why}"[:1024])
+            return Verdict("True", "TooFewWorkers", f"{_joined(w)}{why}"[:LONGEST_MESSAGE])
     return Verdict("False", "FullStrength", f"No worker has been missing for {limit} s.")
 
 
@@ -249,17 +257,19 @@ def stalled(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
     if s.outcome is not None and not s.outcome.succeeded:
         return Verdict("True", "JobFailed", s.outcome.message)
     if s.misfit and s.mode is Mode.ACTIVE:
-        return Verdict("Unknown", "ReportRefused", f"The trainer's report is not used: {s.misfit}."[:1024])
+        return Verdict("Unknown", "ReportRefused", f"The trainer's report is not used: {s.misfit}."[:LONGEST_MESSAGE])
     if s.mode is not Mode.ACTIVE:
         return Verdict("False", "ProgressSeen", "No update is overdue.")
     if is_silent(s.seen, s.clock):
         since = f"The trainer has reported nothing since {timestamp(s.seen.last_report or s.seen.now)}."
-        return Verdict("True", "ReportsStopped", f"{since} {findings(s.seen)}"[:1024])
-    if waits_long(s.seen, s.report, s.clock) and s.report is not None:
-        since = f"No update was committed for {SILENT_AFTER_SECONDS:.0f} s. The trainer waits for"
-        return Verdict("True", "NoProgress", f"{since} {s.report.waiting_for}. {findings(s.seen)}"[:1024])
-    if s.report is not None and s.report.seconds_per_update is not None and not s.is_report_awaited:
-        limit = max(STALLED_AFTER_SECONDS, STALLED_AFTER_UPDATES * s.report.seconds_per_update)
+        return Verdict("True", "ReportsStopped", f"{since} {findings(s.seen)}"[:LONGEST_MESSAGE])
+    pace = None if s.report is None else s.report.seconds_per_update
+    if waits_long(s.seen, s.report, s.clock) and s.report is not None and pace is not None:
+        limit = late_after_seconds(pace, SILENT_AFTER_SECONDS)
+        since = f"No update was committed for {limit:.0f} s. The trainer waits for"
+        return Verdict("True", "NoProgress", f"{since} {s.report.waiting_for}. {findings(s.seen)}"[:LONGEST_MESSAGE])
+    if pace is not None and not s.is_report_awaited:
+        limit = late_after_seconds(pace, STALLED_AFTER_SECONDS)
         if s.clock.reached(s.report_age_seconds, limit):
             return Verdict("True", "NoProgress", f"No update was committed for {limit:.0f} s.")
     elif _waits_for_its_first_update(s):
@@ -272,9 +282,7 @@ def _waits_for_its_first_update(s: Situation) -> bool:
     """Return whether a trainer that has reported no update yet has been ready for FIRST_UPDATE_SECONDS."""
     since = None
     for pod in s.seen.pods_of(TRAINER):
-        for one in (pod.get("status") or {}).get("conditions") or ():
-            if (one.get("type"), one.get("status")) == ("Ready", "True"):
-                since = one.get("lastTransitionTime")
+        since = (condition_of(pod, "Ready", "True") or {}).get("lastTransitionTime", since)
     return s.clock.passed(since, FIRST_UPDATE_SECONDS)
 
 

@@ -45,10 +45,11 @@ SHORTEST_LIFE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writes:
-    """What one pass writes, in this order: status, apply, delete, events, deletion of the job.
+    """What one pass writes, in this order: status, events, apply, delete, deletion of the job.
 
     The status comes first because it records what was decided: if the operator dies after it, the next pass writes the
-    rest. Children are applied before others are deleted, because a recreated child may need one that is refused.
+    rest. Events follow it at once, because the next pass compares with the stored status and has none. Children are
+    applied before others are deleted, because a recreated child may need one that is refused.
     """
 
     status: Manifest | None = None
@@ -58,7 +59,7 @@ class Writes:
     delete: tuple[Ref, ...] = ()
     """Children to delete."""
     recreated: Mapping[Ref, str] = field(default_factory=dict)
-    """Those of `delete` that a later pass makes again, each with the reason."""
+    """Children to make again once they are deleted, each with the reason; those not in `delete` wait for a trainer."""
     in_background: frozenset[Ref] = frozenset()
     """Those of `delete` that go at once, without waiting for the end of their pods."""
     events: tuple[Event, ...] = ()

@@ -23,11 +23,13 @@ from batchgrowth.manifest.pod_limits import pod_faults
 
 from batchgrowth_operator.children.workers import worker_template
 from batchgrowth_operator.seen.clock import seconds_since, timestamp_ms
-from batchgrowth_operator.seen.observed import WORKER, condition
+from batchgrowth_operator.seen.observed import WORKER, condition, condition_of
 from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, is_held
 
 REPORT_SECONDS = LONGEST_PERIOD_SECONDS + 1.0
 """Longest age of the newest report of a trainer that commits updates."""
+FIRST_LEAD_SECONDS = 10.0
+"""Start-up time of workers that is assumed until a job's workers have been timed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,7 @@ def workforce(s: Situation) -> Workforce:
     ready = 0 if s.cluster_policy is ClusterPolicy.DELETE else s.joined
 
     # The start-up time, if workers were requested and are all there now.
-    lead_seconds = s.defaults.first_lead_seconds
+    lead_seconds = FIRST_LEAD_SECONDS
     known = float(previous.lead_seconds) if previous.lead_seconds else None
     if known is not None:
         lead_seconds = known
@@ -163,8 +165,7 @@ def _resize_seconds(s: Situation, previous: WorkersStatus, ready: int) -> float 
 def _times_of(s: Situation, kind: str) -> list[str]:
     """Return when that condition last changed in each worker pod in which it is true."""
     return [
-        str(one["lastTransitionTime"])
+        str(found["lastTransitionTime"])
         for pod in s.seen.pods_of(WORKER)
-        for one in (pod.get("status") or {}).get("conditions") or ()
-        if one.get("type") == kind and one.get("status") == "True"
+        if (found := condition_of(pod, kind, "True")) is not None
     ]

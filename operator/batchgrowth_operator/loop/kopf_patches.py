@@ -1,6 +1,6 @@
 """Patches of kopf, which load no unused client library, let a shutdown end, and make the startup fast.
 
-Each patch says which fault it fixes; docs/decisions/0011-kopf-mended.md lists all. The last lines apply them.
+Each patch says which fault it fixes; docs/decisions/0011-kopf-mended.md lists all. They are applied below `_watches`.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from types import SimpleNamespace
 from typing import Any
 
@@ -94,6 +95,11 @@ def new_watches(report: Callable[[str, str, bool], None] = lambda *_: None) -> W
     return watches
 
 
+def _this_runs_watches() -> Watches:
+    """Return the watches of the run of kopf that this task is part of; new ones if nobody has asked for them."""
+    return _watches.get() or new_watches()
+
+
 class _Indexed(ToggleSet):  # type: ignore[misc]  # kopf's own type is unknown to mypy
     """The objects and kinds that are not indexed yet. Here no object waits for them, as it would in kopf.
 
@@ -131,7 +137,7 @@ async def _discover(*, raw_event: Any, stream_pressure: asyncio.Event | None = N
 async def _adjust(*, ensemble: orchestration.Ensemble, **rest: Any) -> None:
     """Keep the watches that kopf starts, for `Watches`."""
     await _adjust_tasks(ensemble=ensemble, **rest)
-    (_watches.get() or new_watches()).ensemble = ensemble
+    _this_runs_watches().ensemble = ensemble
 
 
 async def _orchestrate(**given: Any) -> None:
@@ -139,7 +145,7 @@ async def _orchestrate(**given: Any) -> None:
 
     kopf closes its connections first and cancels the other watches last, which would log a traceback each.
     """
-    watches = _watches.get() or new_watches()
+    watches = _this_runs_watches()
     try:
         await _orchestrate_until_error(**given)
     except Exception:
@@ -160,7 +166,7 @@ async def _watch(**given: Any) -> AsyncIterator[Any]:
     namespace may be gone, and its rights with it. It counts as listed meanwhile, so that the other namespaces need not
     wait for it; `Watches.is_blind` keeps its jobs from being decided on. So does a watch whose first list takes long.
     """
-    watches = _watches.get() or new_watches()
+    watches = _this_runs_watches()
     namespace = given.get("namespace")
     resource = str(getattr(given["resource"], "plural", given["resource"]))
     is_listed = False
@@ -251,11 +257,9 @@ _watch_until_paused = watching.infinite_watch
 watching.infinite_watch = _watch
 orchestration.aiotoggles = SimpleNamespace(ToggleSet=_Indexed)
 
-FORBIDDEN = 403
-"""Status of a request without the right to it."""
 REMEDY = "grant it to the operator's account: the chart's roles have every permission that the operator needs"
 _ATTEMPT = "Request attempt"
-_OMITTED = (f"status={FORBIDDEN}", "Connector is closed")  # kopf closes the connector when it stops
+_OMITTED = (f"status={HTTPStatus.FORBIDDEN.value}", "Connector is closed")  # kopf closes the connector when it stops
 
 
 def refusal_message(error: BaseException) -> str | None:
@@ -265,7 +269,7 @@ def refusal_message(error: BaseException) -> str | None:
     if not isinstance(status, int):
         return None
     refusal = f"the API server answers {status}: {message or type(error).__name__}"
-    return f"{refusal}; {REMEDY}" if status == FORBIDDEN else refusal
+    return f"{refusal}; {REMEDY}" if status == HTTPStatus.FORBIDDEN else refusal
 
 
 class RefusalFilter(logging.Filter):

@@ -18,7 +18,7 @@ from batchgrowth_operator.job.announcements import heading, taken_up
 from batchgrowth_operator.job.reconcile import reconcile
 from batchgrowth_operator.loop.metrics import OperatorMetrics
 from batchgrowth_operator.loop.queue import DEBOUNCE_SECONDS, PassResult, ProgressRate
-from batchgrowth_operator.seen.observed import Failure, stored_status
+from batchgrowth_operator.seen.observed import Failure, Object, operator_class_of, stored_status
 from batchgrowth_operator.seen.refused_objects import is_of_dying_namespace
 
 BLIND_SECONDS = 1.0
@@ -72,13 +72,16 @@ class Reconciler:
         if self.is_blind(key.namespace):
             # Half of what is there could be missing in the store. A log line and a metric name the watch.
             return PassResult(failures=failures, requeue_after_seconds=BLIND_SECONDS)
+        # Before the job is observed, so that this operator reads no Secret of another's job.
+        job = self.observer.store.job(key)
+        if job is not None and self._is_of_another(key, job):
+            return PassResult()
         seen = await self.observer.observe(key, failures)
         if seen is None:
             self._leave(key, "the job is gone")
             self.writer.poster.forget(key)
             return await self._release(key)
-        if seen.operator_class != self.operator_class:
-            self._leave(key, f'left to the operator of class "{seen.operator_class}"')
+        if self._is_of_another(key, seen.job):  # by now
             return PassResult()
         if key not in self._known:
             self._known.add(key)
@@ -119,6 +122,14 @@ class Reconciler:
             return PassResult(requeue_after_seconds=seconds)
         await asyncio.to_thread(self.writer.release, key, cluster)
         return PassResult(gone=True)
+
+    def _is_of_another(self, key: Key, job: Object) -> bool:
+        """Return whether another operator serves the job; if so, forget it."""
+        given = operator_class_of(job)
+        if given == self.operator_class:
+            return False
+        self._leave(key, f'left to the operator of class "{given}"')
+        return True
 
     def _leave(self, key: Key, why: str) -> None:
         """Forget a job that this operator no longer serves."""

@@ -8,7 +8,7 @@ from typing import Any
 from batchgrowth import names
 
 from batchgrowth_operator.api.cache import key_of
-from batchgrowth_operator.api.client import JOBS, KINDS, WATCHED, Access, Kind
+from batchgrowth_operator.api.client import JOBS, KINDS, PAGE, WATCHED, Access, Kind
 from batchgrowth_operator.api.observe import Observer
 from batchgrowth_operator.loop.kopf_patches import kopf
 from batchgrowth_operator.loop.queue import Passes, ProgressRate
@@ -24,8 +24,6 @@ STARTUP_SECONDS = 5.0
 """Time for which a namespaced operator must not retry a 403: kopf first tries to list all namespaces."""
 IDLE_SECONDS = 1.0
 """Time for which kopf keeps a task, with the newest body, for each changed object."""
-PAGE = 250
-"""Objects per page of a list, so that a thousand jobs and their children are never in memory at once."""
 HEAVY = frozenset({"spec", "status", "data"})
 """Fields of an object that kopf need not keep."""
 IDENTITY = frozenset({"name", "namespace", "uid", "resourceVersion", "labels"})

@@ -92,7 +92,7 @@ class Observed:
     strangers: Mapping[Ref, Object] = field(default_factory=dict)
     """The other objects with the job's label that are no pods, such as those of an earlier job of this name."""
     pods: tuple[Object, ...] = ()
-    """The pods with the job's label."""
+    """The pods of the job's trainer, workers and scheduler, by their controller: `is_pod_of`."""
     tls_secrets: TlsSecrets | None = None
     """What to write to the Secrets of TLS; None unless one is missing or a certificate is due."""
     failures: tuple[Failure, ...] = ()
@@ -132,11 +132,6 @@ class Observed:
     def generation(self) -> int:
         """Return metadata.generation, the number of changes of the spec."""
         return int(self.job["metadata"].get("generation", 0))
-
-    @property
-    def operator_class(self) -> str:
-        """Return spec.operatorClass, the class of the job's operators; empty for operators without a class."""
-        return (self.job.get("spec") or {}).get("operatorClass") or ""
 
     def child(self, kind: str, name: str) -> Object | None:
         """Return the child, or None if it does not exist."""
@@ -202,9 +197,20 @@ def annotations_of(body: Object) -> Mapping[str, str]:
     return body["metadata"].get("annotations") or {}
 
 
+def operator_class_of(job: Object) -> str:
+    """Return spec.operatorClass, the class of the job's operators; empty for operators without a class."""
+    return (job.get("spec") or {}).get("operatorClass") or ""
+
+
 def ref_of(body: Object) -> Ref:
     """Return the object's kind and name."""
     return Ref(body["kind"], body["metadata"]["name"])
+
+
+def condition_of(body: Object | None, kind: str, status: str) -> dict[str, Any] | None:
+    """Return the condition of that type in the object's status; None if it has none, or one of another status."""
+    conditions = ((body or {}).get("status") or {}).get("conditions") or ()
+    return next((one for one in conditions if (one.get("type"), one.get("status")) == (kind, status)), None)
 
 
 def finalizers_of(body: Object) -> list[str]:
@@ -280,11 +286,8 @@ def condition(status: JobStatus, kind: str) -> Condition | None:
 
 def active_since(job: Object) -> str | None:
     """Return when the job last became active; None while it is suspended, or as long as its status does not say it."""
-    for one in (job.get("status") or {}).get("conditions") or ():
-        if (one.get("type"), one.get("status")) == ("Suspended", "False"):
-            since: str | None = one.get("lastTransitionTime")
-            return since
-    return None
+    since: str | None = (condition_of(job, "Suspended", "False") or {}).get("lastTransitionTime")
+    return since
 
 
 def ended_at(job: Object) -> str | None:

@@ -6,6 +6,7 @@ job/conditions.py turns it into a condition.
 import re
 from collections.abc import Container, Iterator, Sequence
 from datetime import datetime
+from http import HTTPStatus
 from itertools import chain
 from typing import Any
 
@@ -20,6 +21,7 @@ from batchgrowth_operator.seen.observed import (
     Object,
     Observed,
     Ref,
+    condition_of,
     is_terminating,
     truncated,
 )
@@ -63,8 +65,6 @@ _MISSING = re.compile(r'\b(persistentvolumeclaim|secret|configmap|serviceaccount
 _UNBOUND = re.compile("unbound immediate PersistentVolumeClaims|available persistent volumes to bind")
 _PULL_SECRET = re.compile(r"image pull secrets \(([^)]+)\)")
 _ERROR_CLASS = re.compile(r"^[\w.]+(?:Error|Exception): ")
-FORBIDDEN = 403
-"""Status of a refused request."""
 _REMEDIES_OF_IMAGES = (
     (
         re.compile(
@@ -200,8 +200,8 @@ def _part_problems(seen: Observed, clock: Clock) -> Iterator[Problem]:
     told = _newest_warning(seen, seen.cluster["metadata"]["name"], ("Logging",), clock)
     if told is not None:
         # The Dask operator logs a traceback, whose last line is the API server's answer.
-        answer = _ERROR_CLASS.sub("", str(told.get("message", "")).strip().splitlines()[-1])
-        yield refused_write(Failure(missing[0], FORBIDDEN, answer, "create"), seen.namespace)
+        answer = _ERROR_CLASS.sub("", str(told.get("message", "")).strip().rpartition("\n")[2])
+        yield refused_write(Failure(missing[0], HTTPStatus.FORBIDDEN, answer, "create"), seen.namespace)
     elif clock.passed(_pending_since(seen.cluster), DASK_OPERATOR_TIMEOUT_SECONDS):
         each = " and ".join(f"the {ref.kind} {ref.name}" for ref in missing)
         name = seen.cluster["metadata"]["name"]
@@ -343,10 +343,7 @@ def status_list(body: Object | None, field: str) -> list[dict[str, Any]]:
 
 def replica_failure(deployment: Object | None) -> dict[str, Any] | None:
     """Return the condition by which a Deployment reports that its pods are refused; None if they are not."""
-    for condition in status_list(deployment, "conditions"):
-        if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
-            return condition
-    return None
+    return condition_of(deployment, "ReplicaFailure", "True")
 
 
 def _event_problems(seen: Observed, name: str, clock: Clock) -> Iterator[Problem]:

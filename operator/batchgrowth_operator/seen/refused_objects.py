@@ -6,6 +6,7 @@ same name. What others undo after a write is found in job/contested.py, what kee
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from http import HTTPStatus
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -31,9 +32,6 @@ LONGEST_WHY = 500
 """Characters of the API server's message that a refusal quotes."""
 FOREIGN = 0
 """The code of a failure to write an object that belongs to another owner."""
-GONE = 404
-SERVER_ERROR = 500
-"""The least HTTP status of a server that fails."""
 
 
 class Problem(NamedTuple):
@@ -181,10 +179,10 @@ _SIZES = {
 }
 """Where the size of a pod comes from, by a part of its name."""
 _REFUSES_PODS = ("the API server refuses it", "Kubernetes tries again.")
-_OTHERS = {
-    409: ("another process changed it meanwhile", "The operator tries again."),
-    413: ("it is too large for the API server", "Make the job's templates smaller."),
-    429: ("the API server has too many requests", "The operator tries again."),
+_OTHERS: dict[int, tuple[str, str]] = {
+    HTTPStatus.CONFLICT: ("another process changed it meanwhile", "The operator tries again."),
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: ("it is too large for the API server", "Make the job's templates smaller."),
+    HTTPStatus.TOO_MANY_REQUESTS: ("the API server has too many requests", "The operator tries again."),
 }
 """Who refuses and what helps, for answers that are known by their code."""
 _FAILS = ("the API server fails", "Look at the API server's log; the operator tries again.")
@@ -198,14 +196,14 @@ def refused_write(failure: Failure, namespace: str) -> Problem:
     kind, name = failure.ref
     if failure.code == FOREIGN:
         return Problem("NameTaken", f"{kind} {name} is not this job's; rename it or the job.")
-    if failure.code == GONE and kind == "DaskCluster" and failure.attempt != "delete":
+    if failure.code == HTTPStatus.NOT_FOUND and kind == "DaskCluster" and failure.attempt != "delete":
         return Problem("DaskOperatorMissing", "The API server has no kind DaskCluster; install the Dask operator.")
     text = _FORBIDDEN.sub("", " ".join(failure.message.split()))
-    others = _OTHERS.get(failure.code, _FAILS if failure.code >= SERVER_ERROR else _REFUSES)
+    others = _OTHERS.get(failure.code, _FAILS if failure.code >= HTTPStatus.INTERNAL_SERVER_ERROR else _REFUSES)
     found = _explained(text, namespace, CAUSES, others)
     helps = found.helps
     if kind == CLAIM and found.reason == "QuotaExceeded":
-        helps = f"Give a smaller spec.checkpoint.volume.size, or r{helps[1:]}"
+        helps = f"Give a smaller spec.checkpoint.volume.size, or {helps[:1].lower()}{helps[1:]}"
     return Problem(
         found.reason, f"{kind} {name} cannot be {_DONE[failure.attempt]}, because {found.who}{found.quoted}. {helps}"
     )
@@ -226,7 +224,7 @@ def refused_pod(message: str, namespace: str) -> Problem:
     if reason == "ChildRefused":
         reason = "PodsRefused"
     if _EXEMPT in helps:
-        helps = f"Give pods what it demands by spec.pods. Or c{helps[1:]}"
+        helps = f"Give pods what it demands by spec.pods. Or {helps[:1].lower()}{helps[1:]}"
     return Problem(reason, f"{pod} cannot be created, because {found.who}{found.quoted}. {helps}")
 
 

@@ -9,7 +9,7 @@ by its podFailurePolicy, but no policy can name the first, since such a pod has 
 
 from collections.abc import Iterator
 
-from batchgrowth_operator.seen.observed import TRAINER, Object, Observed, endings_of, is_owned_by
+from batchgrowth_operator.seen.observed import TRAINER, Object, Observed, condition_of, endings_of, is_owned_by
 
 FAILED = "Failed"
 BACKOFF_LIMIT = "BackoffLimitExceeded"
@@ -42,8 +42,7 @@ def has_failed_by_nodes_alone(seen: Observed) -> bool:
     """
     job = seen.trainer or {}
     status = job.get("status") or {}
-    failed = [c for c in status.get("conditions") or () if (c.get("type"), c.get("status")) == (FAILED, "True")]
-    if not any(condition.get("reason") == BACKOFF_LIMIT for condition in failed):
+    if (condition_of(job, FAILED, "True") or {}).get("reason") != BACKOFF_LIMIT:
         return False
     refused = num_refused(seen)
     own = int(status.get("failed", 0)) - refused
@@ -78,5 +77,4 @@ def _reasoned(reason: str | None, message: str | None) -> str:
 
 
 def _disruption(pod: Object) -> Object | None:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return next((c for c in conditions if (c.get("type"), c.get("status")) == ("DisruptionTarget", "True")), None)
+    return condition_of(pod, "DisruptionTarget", "True")

@@ -12,11 +12,13 @@ from batchgrowth import names
 from batchgrowth.contract.progress import LONGEST_PERIOD_SECONDS, Progress
 
 from batchgrowth_operator.seen.clock import Clock, timestamp
-from batchgrowth_operator.seen.observed import Object, Observed, Ref, labels_of
+from batchgrowth_operator.seen.observed import Object, Observed, Ref, condition_of, labels_of
 from batchgrowth_operator.seen.report import report_of
 
 SILENT_AFTER_SECONDS = 3 * LONGEST_PERIOD_SECONDS
 """Time without a report after which a trainer that runs counts as silent."""
+LATE_AFTER_UPDATES = 20
+"""Time without an update, in updates, that may pass before a slow job counts as late."""
 
 
 def is_silent(seen: Observed, clock: Clock) -> bool:
@@ -29,10 +31,15 @@ def is_silent(seen: Observed, clock: Clock) -> bool:
 
 
 def waits_long(seen: Observed, report: Progress | None, clock: Clock) -> bool:
-    """Return whether the trainer has said for SILENT_AFTER_SECONDS that it waits for something."""
+    """Return whether the trainer says that it waits for something, and is late."""
     if report is None or not report.waiting_for or report.seconds_per_update is None:
         return False  # before the first update of a start, workers are starting
-    return clock.reached(seen.report_age_seconds, max(SILENT_AFTER_SECONDS, 20 * report.seconds_per_update))
+    return clock.reached(seen.report_age_seconds, late_after_seconds(report.seconds_per_update, SILENT_AFTER_SECONDS))
+
+
+def late_after_seconds(seconds_per_update: float, least: float) -> float:
+    """Return the time without an update after which a job of this speed is late; at least `least`."""
+    return max(least, LATE_AFTER_UPDATES * seconds_per_update)
 
 
 def needs_inquiry(seen: Observed) -> bool:
@@ -76,7 +83,7 @@ def findings(seen: Observed) -> str:
 
 
 def _trainer(seen: Observed) -> str:
-    ready = [pod["metadata"]["name"] for pod in seen.trainer_pods if _is_ready(pod)]
+    ready = [pod["metadata"]["name"] for pod in seen.trainer_pods if condition_of(pod, "Ready", "True") is not None]
     if ready:
         return f"The trainer's pod {ready[0]} is ready."
     return "The trainer's pod is not ready."
@@ -95,11 +102,6 @@ def _workers(seen: Observed) -> str:
     ready = (workers.get("status") or {}).get("readyReplicas", 0)
     desired = (workers.get("spec") or {}).get("replicas", 0)
     return f"{ready} of {desired} worker pods are ready."
-
-
-def _is_ready(pod: Object) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any((one.get("type"), one.get("status")) == ("Ready", "True") for one in conditions)
 
 
 def foreign_policies(policies: Iterable[Object], job: str) -> tuple[str, ...]:

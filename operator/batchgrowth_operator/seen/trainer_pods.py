@@ -13,6 +13,7 @@ from batchgrowth_operator.seen.clock import Clock, seconds_since, seconds_until
 from batchgrowth_operator.seen.observed import (
     Object,
     Observed,
+    condition_of,
     endings_of,
     is_owned_by,
     is_terminating,
@@ -82,8 +83,7 @@ def _seconds_lost(pod: Object, clock: Clock) -> float:
 
 
 def _not_ready(pod: Object) -> Object | None:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return next((c for c in conditions if (c.get("type"), c.get("status")) == ("Ready", "False")), None)
+    return condition_of(pod, "Ready", "False")
 
 
 def is_cut_off(pod: Object) -> bool:

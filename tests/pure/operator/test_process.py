@@ -48,7 +48,7 @@ def watching(monkeypatch: pytest.MonkeyPatch, *is_stopped: bool) -> list[float]:
     monkeypatch.setattr(kopf, "operator", fails)
     monkeypatch.setattr(process, "_configure_logs", lambda *_: None)
     monkeypatch.setattr(process, "connect", lambda *_: Away())
-    monkeypatch.setattr(process.time, "sleep", waits.append)
+    monkeypatch.setattr(process, "_is_stopped_within", waits.append)
     return waits
 
 
@@ -64,7 +64,7 @@ def test_failed_watches_restart_with_a_back_off(monkeypatch: pytest.MonkeyPatch)
 def test_the_back_off_starts_over_after_healthy_watches(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = watching(monkeypatch, *[False] * 3, True)
     clock = iter([0, 1, 1, 2, 2, 3 + process.HEALTHY_AFTER_SECONDS, 200])
-    monkeypatch.setattr(process, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=waits.append))
+    monkeypatch.setattr(process, "time", SimpleNamespace(monotonic=lambda: next(clock)))
 
     process.run(Settings(defaults=Defaults(image="example/trainer:1")))
 
@@ -80,6 +80,30 @@ def test_a_signal_ends_the_process_even_if_the_api_server_goes_away(
 
     assert waits == []
     assert "watching failed during shutdown" in caplog.text
+
+
+@pytest.mark.parametrize("name", process.SIGNALS)
+def test_a_signal_ends_a_back_off(name: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for the first process of a container, to which the kernel delivers only signals that have a handler."""
+    pause, before = process._is_stopped_within, [signal.getsignal(each) for each in process.SIGNALS]
+    watching(monkeypatch, False, True)
+    monkeypatch.setattr(process, "_is_stopped_within", pause)
+    set_ = signal.signal
+    sent: list[int] = []
+
+    def handle(number: signal.Signals, handler: Any) -> Any:
+        replaced = set_(number, handler)
+        if number == name and not sent:
+            sent.append(number)
+            os.kill(os.getpid(), number)
+        return replaced
+
+    monkeypatch.setattr(process, "signal", SimpleNamespace(signal=handle))
+
+    process.run(Settings(defaults=Defaults(image="example/trainer:1")))
+
+    assert sent == [name]
+    assert [signal.getsignal(each) for each in process.SIGNALS] == before
 
 
 def running(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +138,8 @@ def test_a_task_that_fails_ends_the_process(monkeypatch: pytest.MonkeyPatch, cap
 
     monkeypatch.setattr(process, "new_watches", Broken)
 
-    process.run(Settings(defaults=Defaults(image="example/trainer:1")))
+    with pytest.raises(SystemExit, match=r"^1$"):
+        process.run(Settings(defaults=Defaults(image="example/trainer:1")))
 
     assert "the task start failed, so this process ends" in caplog.text
     assert "kopf has changed" in caplog.text
@@ -131,7 +156,9 @@ def test_a_lost_lease_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(process, "hold", hold)
 
-    process.run(Settings(defaults=Defaults(image="example/trainer:1"), lease=LeaseLock("system", "batchgrowth", "me")))
+    lease = LeaseLock("system", "batchgrowth", "me")
+    with pytest.raises(SystemExit, match=r"^1$"):
+        process.run(Settings(defaults=Defaults(image="example/trainer:1"), lease=lease))
 
     assert told == ["me"]
 

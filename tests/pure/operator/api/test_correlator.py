@@ -19,10 +19,19 @@ class Job:
         self.correlator = Correlator()
         self.made = 0
 
-    def event(self, seconds: float, message: str = "m", reason: str = "ScalingUp", uid: str = "1") -> Any:
+    def event(
+        self,
+        seconds: float,
+        message: str = "m",
+        reason: str = "ScalingUp",
+        uid: str = "1",
+        waited: float = 0,
+        times: int = 1,
+    ) -> Any:
         self.made += 1
-        event = Event("Normal", reason, message)
-        return self.correlator.observe(KEY, uid, event, START + timedelta(seconds=seconds), f"event-{self.made}")
+        now = START + timedelta(seconds=seconds)
+        event, at = Event("Normal", reason, message), now - timedelta(seconds=waited)
+        return self.correlator.observe(KEY, uid, event, at, now, f"event-{self.made}", times)
 
 
 def test_the_same_event_again_is_counted() -> None:
@@ -44,6 +53,21 @@ def test_an_event_long_after_is_another(seconds: float) -> None:
     assert ((later := job.event(seconds)).name, later.count) == ("event-2", 1)
 
 
+def test_an_event_that_others_have_overtaken_ends_no_series() -> None:
+    job = Job()
+    job.event(10)
+
+    assert START + timedelta(seconds=5) == job.event(11, "older", waited=6).last
+    assert job.event(12).count == 2
+
+
+def test_an_event_that_is_tried_again_after_its_window_happened_once() -> None:
+    job = Job()
+    job.event(0)
+
+    assert ((again := job.event(WINDOW_SECONDS, times=0)).name, again.count) == ("event-2", 1)
+
+
 def test_the_window_counts_from_the_last_of_them() -> None:
     job = Job()
     for number in range(5):
@@ -62,6 +86,7 @@ def test_many_similar_events_share_one() -> None:
 
     assert len({id(series) for series in shared}) == 1
     assert (shared[-1].count, shared[-1].message) == (5, f"{COMBINED}pod 14")
+    assert job.event(29, f"{COMBINED}pod 15").message == f"{COMBINED}pod 15", "what says so already says it once"
     assert job.event(30, "pod 3").message == "pod 3", "what has an event of its own keeps it"
     assert job.event(31, "pod 1", reason="AtTarget").message == "pod 1", "another reason is not similar"
 

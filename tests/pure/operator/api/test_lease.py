@@ -74,11 +74,13 @@ class FakeApi:
 
 
 def attempt(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The calls of `begin` until the lease was lost."""
+    """The calls of `begin` until the lease was lost; from then on, nothing may be written."""
     calls: list[str] = []
+    leadership = Leadership(needs_lease=True)
     monkeypatch.setattr(leader, "RENEW_SECONDS", 0)
     monkeypatch.setattr(leader, "RETRY_SECONDS", 0)
-    asyncio.run(asyncio.wait_for(hold(api, ME, Leadership(needs_lease=True), lambda: calls.append("began")), 10))  # type: ignore[arg-type]
+    asyncio.run(asyncio.wait_for(hold(api, ME, leadership, lambda: calls.append("began")), 10))  # type: ignore[arg-type]
+    assert leadership.seconds_left <= 0
     return calls
 
 
@@ -139,7 +141,7 @@ def test_a_lease_that_cannot_be_renewed_is_lost(monkeypatch: pytest.MonkeyPatch)
 def test_a_request_that_hangs_is_over_before_the_tenure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another operator may take the Lease 15 s after its last change, so the holder gives up before that."""
     monkeypatch.setattr(leader, "LOST_AFTER_SECONDS", 0.3)
-    monkeypatch.setattr(leader, "REQUEST_SECONDS", 0.1)
+    monkeypatch.setattr(leader, "LEASE_TIMEOUT_SECONDS", 0.1)
     let_go, leadership, lefts = threading.Event(), Leadership(needs_lease=True), list[float]()
     api = FakeApi("free")
     read = api.get_lease

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from batchgrowth_operator.api import events as api_events
 from batchgrowth_operator.api.cache import Key
-from batchgrowth_operator.api.client import Refused
+from batchgrowth_operator.api.client import Refused, ServerClock
 from batchgrowth_operator.api.events import (
     BEHIND_SECONDS,
     BURST,
@@ -35,6 +35,7 @@ class FakeApi:
     errors: list[Exception] = field(default_factory=list)
     requests: int = 0
     events: dict[str, Any] = field(default_factory=dict)
+    clock: ServerClock = field(default_factory=ServerClock)
 
     def within(self, seconds: float) -> Any:
         return self
@@ -311,3 +312,14 @@ def test_a_stop_ends_in_time(api: FakeApi, events: EventPoster, monkeypatch: pyt
         each._thread.join(5)
         assert not each._thread.is_alive()
     assert api.requests == 0
+
+
+def test_a_stop_does_not_wait_for_an_api_server_that_does_not_answer(api: FakeApi, events: EventPoster) -> None:
+    api.errors = [ConnectionError("down")] * 50
+    for number in range(3):
+        events.record(seen(f"job-{number}"), TROUBLE)
+    events.stop()
+
+    events._run()
+
+    assert api.requests == 1

@@ -68,14 +68,22 @@ def test_a_recreated_object_is_stored_in_any_order(order: Any) -> None:
     assert len(store.children(KEY)) == 1
 
 
-def test_nothing_is_kept_of_a_deleted_job() -> None:
-    store = Store()
+def test_nothing_is_kept_of_a_deleted_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not before the response to any write of it has arrived, which brings nothing back."""
+    now, store = 0.0, Store()
+    monkeypatch.setattr(store_module, "time", SimpleNamespace(monotonic=lambda: now))
     store.update(job(1))
     store.update(child(2))
-    store.remove(child(3))
-    store.remove(job(4))
+    store.remove(child(4))
+    store.remove(job(6))
+    store.update(job(5))
+    store.update(child(3))
 
-    assert (store._objects, store._gone) == ({}, {})
+    assert store._objects == {}
+
+    now += TOMBSTONE_SECONDS
+    store.update({**job(7), "metadata": job(7)["metadata"] | {"name": "another"}})
+    assert store._gone == {}
 
 
 def test_a_read_from_the_api_server_overrides_an_equal_version() -> None:
@@ -180,14 +188,14 @@ def test_what_came_and_went_in_a_living_job_is_forgotten(monkeypatch: pytest.Mon
         store.remove(pod(number))
         store.update(response)
         assert store.children(KEY) == {}
-        assert len(store._gone[KEY]) <= TOMBSTONE_SECONDS
+        assert len(store._gone) <= TOMBSTONE_SECONDS
 
     now += TOMBSTONE_SECONDS - 0.1
     store.update(response)
-    assert (store.children(KEY), len(store._gone[KEY])) == ({}, 1)
+    assert (store.children(KEY), len(store._gone)) == ({}, 1)
     now += 0.1
     store.update(job(next(version)))
-    assert store._gone[KEY] == {}
+    assert store._gone == {}
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
 """The lines of the operator's log about a status that changes."""
 
-from batchgrowth.contract.status import JobStatus, StageRecord, WorkersStatus
-from batchgrowth_operator.job.announcements import changes
+from batchgrowth.contract.status import STAGE_BEGAN, JobStatus, StageRecord, WorkersStatus
+from batchgrowth_operator.job.announcements import changes, events_between
 
 
-def stage(index: int, batch_size: int) -> StageRecord:
-    return StageRecord.model_construct(index=index, batch_size=batch_size)
+def stage(index: int, batch_size: int, start_time: str = "2026-11-20T10:00:00Z") -> StageRecord:
+    return StageRecord.model_construct(index=index, batch_size=batch_size, start_time=start_time)
 
 
 def test_a_stage_has_one_line_when_it_begins() -> None:
@@ -14,6 +14,14 @@ def test_a_stage_has_one_line_when_it_begins() -> None:
 
     assert list(changes(first, second)) == ["stage 2 began with batch size 64"]
     assert list(changes(second, second)) == []
+
+
+def test_a_stage_that_begins_again_has_another_line_as_it_has_another_event() -> None:
+    first = JobStatus.model_construct(phase="Running", history=(stage(0, 32),), conditions=(), restarts=0, workers=None)
+    again = first.model_copy(update={"history": (stage(0, 32, "2026-11-20T11:00:00Z"),)})
+
+    assert list(changes(first, again)) == ["stage 1 began with batch size 32"]
+    assert [event.reason for event in events_between(first, again)] == [STAGE_BEGAN]
 
 
 def test_workers_that_are_requested_and_those_that_joined_each_have_a_line() -> None:

@@ -358,6 +358,15 @@ def test_parts_that_the_dask_operator_could_not_make(
     assert world.condition("ClusterReady") == ("True", "AllWorkersJoined")
 
 
+def test_an_event_of_the_dask_operator_without_a_message(training_world: MakeWorld) -> None:
+    world = training_world()
+    del world.parts[Ref("Service", names.scheduler("digits"))]
+    about = {"name": "digits"}
+    world.warnings = [{"involvedObject": about, "reason": "Logging", "lastTimestamp": world.now.isoformat()}]
+    world.settle()
+    assert world.condition("ClusterReady") == ("False", "ChildRefused")
+
+
 def test_a_service_that_the_dask_operator_has_not_made(training_world: MakeWorld) -> None:
     """Also while training goes on, since no worker could join any more."""
     world = training_world().wait(60)

@@ -320,13 +320,17 @@ def test_stalled(training_world: MakeWorld) -> None:
     assert world.condition("Stalled") == ("False", "ProgressSeen")
 
 
-def test_a_stalled_job_says_what_its_trainer_waits_for(training_world: MakeWorld) -> None:
+@pytest.mark.parametrize(("pace", "limit"), [(0.5, 30), (20.0, 400)])
+def test_a_stalled_job_says_what_its_trainer_waits_for(training_world: MakeWorld, pace: float, limit: int) -> None:
     world = training_world()
-    world.report(10, waiting_for="a worker; 1 registered, none ready").step()
+    world.report(10, seconds_per_update=pace, waiting_for="a worker; 1 registered, none ready").step()
     world.wait(600).settle()
 
     [stalled] = [c for c in world.status["conditions"] if c["type"] == "Stalled"]
-    assert "No update was committed for 30 s. The trainer waits for a worker; 1 registered, none" in stalled["message"]
+    assert (
+        f"No update was committed for {limit} s. The trainer waits for a worker; 1 registered, none"
+        in stalled["message"]
+    )
 
 
 def test_slow_updates_are_not_stalled(training_world: MakeWorld) -> None:

@@ -50,7 +50,7 @@ class FakeApi:
     """Stores applied objects, refuses those in `refused`, and records requests in `asked`."""
 
     objects: dict[Ref, dict[str, Any]] = field(default_factory=dict)
-    refused: dict[Ref, Refused] = field(default_factory=dict)
+    refused: dict[Ref, Exception] = field(default_factory=dict)
     undeletable: dict[Ref, Refused] = field(default_factory=dict)
     happened: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     asked: list[tuple[str, Ref]] = field(default_factory=list)
@@ -168,9 +168,9 @@ def test_one_pass_creates_everything_and_the_next_nothing(setting: Setting) -> N
 
 @pytest.mark.parametrize(("of_job", "of_operator"), [("", "gpu"), ("gpu", ""), ("gpu", "cpu"), (None, "gpu")])
 def test_a_job_of_another_class_is_left_alone(setting: Setting, of_job: str | None, of_operator: str) -> None:
-    """Also one that this operator ran before its class was changed: nothing is deleted."""
+    """Also one that this operator ran before its class was changed: nothing is deleted, and no Secret is read."""
     setting.once()
-    made, job = setting.api.writes(), setting.api.objects[JOB]
+    job = setting.api.objects[JOB]
     metadata = job["metadata"] | {"resourceVersion": "1000"}
     setting.store.update({**job, "metadata": metadata, "spec": job["spec"] | {"operatorClass": of_job, "epochs": 7}})
     observer, writer = (
@@ -181,9 +181,22 @@ def test_a_job_of_another_class_is_left_alone(setting: Setting, of_job: str | No
         observer, writer, ProgressRate(Defaults(image="example/trainer:2")), setting.metrics, of_operator
     ).make_pass
 
+    setting.api.asked.clear()
     assert PassResult() == asyncio.run(make_pass(KEY, ()))
-    assert made == setting.api.writes()
+    assert setting.api.asked == []
     assert b'namespace="default"' not in generate_latest(setting.metrics.registry)
+
+
+def test_a_job_whose_class_changes_while_it_is_observed_is_left_alone(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change(*_: Any) -> None:
+        changed(setting, JOB, spec=setting.api.objects[JOB]["spec"] | {"operatorClass": "gpu"})
+
+    monkeypatch.setattr(setting.api, "get", change)
+
+    assert PassResult() == setting.once()
+    assert setting.api.writes() == []
 
 
 def test_a_job_whose_watches_are_broken_waits(setting: Setting) -> None:
@@ -405,6 +418,16 @@ def test_a_status_that_cannot_be_written(setting: Setting) -> None:
     assert account in setting.api.objects
     [told] = [c for c in setting.api.objects[JOB]["status"]["conditions"] if c["type"] == "Suspended"]
     assert (told["status"], told["reason"]) == ("True", "BySpec")
+
+
+def test_the_events_of_a_stored_status_are_posted_whatever_comes_after(setting: Setting) -> None:
+    """The next pass finds the status stored, and has no event for it."""
+    setting.api.refused[PLAN] = ConnectionError("timed out")
+    assert setting.once().backs_off
+    setting.api.refused.clear()
+    setting.once()
+
+    assert "PlanMade" in {event["reason"] for event in setting.api.events.values()}
 
 
 @pytest.mark.fault("B13")
@@ -918,7 +941,10 @@ def test_a_certificate_that_is_refused_is_reported(setting: Setting) -> None:
     assert refusal in conditions["ClusterReady"]["message"]
 
 
-def test_events_about_a_pending_pod_are_read(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [Refused(403, "no"), ConnectionError("no")], ids=["refused", "no answer"])
+def test_events_about_a_pending_pod_are_read(
+    setting: Setting, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
     """At intervals; if they cannot be read, the last ones count."""
     setting.once()
     labels = {"batchgrowth.dev/job": "digits", "batchgrowth.dev/role": "worker"}
@@ -939,7 +965,7 @@ def test_events_about_a_pending_pod_are_read(setting: Setting, caplog: pytest.Lo
     setting.api.happened["uid of w"].clear()
     assert warnings() == ({"reason": "FailedMount"},)
     observer._memories[KEY].warnings_read -= LONGEST_EVENT_AGE_SECONDS
-    setting.api.refused[Ref("Event", "")] = Refused(403, "no")
+    setting.api.refused[Ref("Event", "")] = error
     assert warnings() == ({"reason": "FailedMount"},)
     assert "default/digits: cannot read events: no" in caplog.text
     observer._memories[KEY].warnings_read -= LONGEST_EVENT_AGE_SECONDS
@@ -1001,7 +1027,7 @@ def test_one_name_again_and_again(setting: Setting) -> None:
         gone = setting.store.job(KEY) or job
         setting.store.remove(gone | {"kind": JOB.kind})
         assert setting.once().gone
-        assert (setting.store._objects, setting.store._gone) == ({}, {})
+        assert setting.store._objects == {}
         if is_late:
             collect(setting)
 
@@ -1316,7 +1342,7 @@ def test_a_pod_of_another_s_trainer_that_still_runs(
 
 @pytest.mark.fault("B26")
 def test_nothing_of_a_deleted_job_stays_in_memory(setting: Setting) -> None:
-    """Neither its Secrets, which nobody watches, nor the versions of what was deleted."""
+    """Its Secrets, which nobody watches, go with the rest."""
     setting.once()
     observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
     asyncio.run(observer.observe(KEY, ()))
@@ -1324,7 +1350,7 @@ def test_nothing_of_a_deleted_job_stays_in_memory(setting: Setting) -> None:
         setting.store.remove(setting.api.objects[ref] | {"kind": ref.kind})
     assert set(setting.store.refs(KEY)) == {SECRET, AUTHORITY}
     assert None is asyncio.run(observer.observe(KEY, ()))
-    assert (setting.store._objects, setting.store._gone) == ({}, {})
+    assert setting.store._objects == {}
 
 
 # --- what others change again and again -------------------------------------------------------------------------------
@@ -1708,5 +1734,8 @@ def test_a_silent_trainer_is_asked_after_now_and_then(setting: Setting) -> None:
     report = setting.api.objects.pop(PROGRESS)
     assert inquiry() == Inquiry()
     setting.api.objects[PROGRESS] = report
-    changed(setting, PROGRESS, data={"progress.json": replace(REPORT, beat=4).to_json()})
-    assert inquiry() is None
+    memory.inquired -= INQUIRY_SECONDS
+    missed = {"data": {"progress.json": replace(REPORT, beat=4).to_json()}}
+    metadata = report["metadata"] | {"resourceVersion": str(setting.api.version + 1)}
+    setting.api.objects[PROGRESS] = report | missed | {"metadata": metadata}
+    assert inquiry() is None, "the report that the watch has missed is decided on at once"

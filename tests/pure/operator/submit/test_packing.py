@@ -32,6 +32,19 @@ def test_what_is_code_and_what_is_not(tmp_path: Path) -> None:
     assert files == {"net.py": b"1", "layers/norm.py": b"2"}
 
 
+def test_links_are_followed_once(tmp_path: Path) -> None:
+    folder = write(tmp_path / "job", net_py="1")
+    shared = write(tmp_path / "shared", layers_py="2", parts__norm_py="3")
+    (folder / "shared").symlink_to(shared)
+    (folder / "one.py").symlink_to(shared / "layers.py")
+    (folder / "up").symlink_to("..")
+    (shared / "parts" / "back").symlink_to(folder)
+
+    files = read_folder(folder)
+
+    assert files == {"net.py": b"1", "one.py": b"2", "shared/layers.py": b"2", "shared/parts/norm.py": b"3"}
+
+
 def test_modules_of_a_folder_are_keys_of_their_names() -> None:
     code = packed("digits", {"net.py": b"import torch\n", "table.npy": b"\x93NUMPY\x00\xff"})
 

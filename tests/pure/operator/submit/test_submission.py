@@ -10,7 +10,7 @@ import yaml
 from batchgrowth.errors import BatchGrowthError, ClusterError, SpecError
 from batchgrowth.manifest.reading import load_manifest, read_manifest
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth_operator.api.client import Api, Refused, connect_as_user
+from batchgrowth_operator.api.client import Api, Refused, connect, connect_as_user
 from batchgrowth_operator.commands import submit as command
 from batchgrowth_operator.submit import Code, manifest_of, namespace_for, packed, submit
 
@@ -214,3 +214,19 @@ def test_without_a_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     empty.touch()
     with pytest.raises(BatchGrowthError, match=r"no cluster to submit to: .*--kubeconfig or KUBECONFIG"):
         connect_as_user(empty, None)
+    with pytest.raises(BatchGrowthError, match=r"no cluster to work in: .*; outside of a pod, give a file"):
+        connect(None, lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    "text", [b"a: [", b"[1]", b"text", b"\xff", KUBECONFIG.encode().replace(b"{name: me, user: {token: x}}", b"3")]
+)
+def test_a_malformed_kubeconfig(tmp_path: Path, text: bytes) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_bytes(text)
+    with pytest.raises(BatchGrowthError, match=r"^no cluster to submit to: the kubeconfig is malformed \(.*--context$"):
+        connect_as_user(file, None)
+    with pytest.raises(
+        BatchGrowthError, match=r"^no cluster to work in: the kubeconfig is malformed \(.*--kubeconfig$"
+    ):
+        connect(file, lambda *_: None)
