@@ -24,6 +24,7 @@ from batchgrowth_operator.seen.observed import (
     annotations_of,
     condition,
     endings_of,
+    is_terminating,
     truncated,
 )
 from batchgrowth_operator.seen.problems import remedy_of_image
@@ -98,12 +99,16 @@ def job_outcome(
 
 
 def trainer_outcome(seen: Observed) -> Outcome | None:
-    """Return how the trainer's Job ended; None if it has not."""
+    """Return how the trainer's Job ended; None if it has not.
+
+    The failure of a Job that is being deleted is none: Kubernetes deletes its pods first, and without them nobody knows
+    whether nodes alone have failed it.
+    """
     conditions = ((seen.trainer or {}).get("status") or {}).get("conditions") or ()
     holding = {c.get("type"): c for c in reversed(conditions) if c.get("status") == "True"}
     if "Complete" in holding:
         return FINISHED
-    if "Failed" not in holding or has_failed_by_nodes_alone(seen):
+    if "Failed" not in holding or is_terminating(seen.trainer) or has_failed_by_nodes_alone(seen):
         return None
     failure = holding["Failed"].get("message", "")
     code, message, _ = _last_termination(seen)
@@ -147,10 +152,13 @@ def epochs_of(job: Object) -> int | None:
 def restarts_of(seen: Observed) -> int:
     """Return the number of the trainer's failures that count, including failures before its Job was recreated.
 
-    A pod that its node refused is none, as long as Kubernetes keeps the pod.
+    A pod that its node refused is none, as long as Kubernetes keeps the pod; so of a Job that is being deleted, only
+    the failures before it count. The status has the others.
     """
     if seen.trainer is None:
         return 0
+    if is_terminating(seen.trainer):
+        return restarts_before(seen.trainer)
     failed = int((seen.trainer.get("status") or {}).get("failed", 0))
     return restarts_before(seen.trainer) + max(0, failed - num_refused(seen))
 
