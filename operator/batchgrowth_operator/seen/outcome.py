@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from batchgrowth import names
-from batchgrowth.contract.status import JobStatus, RetriesStatus
+from batchgrowth.contract.status import MOST_LINGERED, JobStatus, RetriesStatus
 from batchgrowth.errors import CheckpointError, ClusterError, DataError, SpecError, WorkloadError
 from batchgrowth.plan import Plan
 from batchgrowth.spec import JobSpec
@@ -179,7 +179,8 @@ def _number_in(annotations: Mapping[str, str], name: str) -> int | None:
 def num_retries(seen: Observed, known: RetriesStatus) -> int:
     """Return the number of trainer pods that ended with exit code 75; evicted pods do not count.
 
-    Kubernetes keeps them, but for those that another container outlived, which `known` names.
+    Kubernetes keeps them, but for those that `known` names: another container outlived them, or their Job is made again
+    because nodes alone have failed it.
     """
     pods = seen.pods_of(TRAINER)
     kept = {pod["metadata"]["name"] for pod in pods}
@@ -193,11 +194,12 @@ def next_retries(seen: Observed, known: RetriesStatus | None, update: int, clock
     MOST_FRUITLESS_RETRIES times. The number of ended pods is the count, so it survives the operator and needs no clock.
     """
     previous = known or RetriesStatus()
-    lingering = [pod["metadata"]["name"] for pod in lingering_pods(seen, clock) if _is_retried(pod)]
+    deleted = list(pods_of_job(seen)) if has_failed_by_nodes_alone(seen) else lingering_pods(seen, clock)
+    lingering = [pod["metadata"]["name"] for pod in deleted if _is_retried(pod)]
     if update > previous.update:
-        current = RetriesStatus(update=update, lingered=tuple(lingering))
+        current = RetriesStatus(update=update, lingered=tuple(lingering[-MOST_LINGERED:]))
         return current.model_copy(update={"before": num_retries(seen, current)})
-    lingered = tuple(dict.fromkeys([*previous.lingered, *lingering]))
+    lingered = tuple(dict.fromkeys([*previous.lingered, *lingering]))[-MOST_LINGERED:]
     current = previous.model_copy(update={"lingered": lingered})
     ended = num_retries(seen, current)  # a deleted Job's pods are gone
     return current.model_copy(update={"before": min(previous.before, ended)})
