@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
-from batchgrowth.contract.progress import LONGEST_PERIOD_SECONDS, Progress
+from batchgrowth.contract.progress import LARGEST_START, LONGEST_PERIOD_SECONDS, Progress
 from batchgrowth.contract.status import JobStatus, RetriesStatus
 from batchgrowth.errors import Fault, SpecError
 from batchgrowth.manifest.reading import StoredJob
@@ -263,7 +263,7 @@ def _awaited_start(
         return training.report.start + 1
     if known is None or known.start is None:
         return 1
-    return known.start if is_awaited(known) else known.start + 1
+    return known.start if is_awaited(known) else min(known.start + 1, LARGEST_START)
 
 
 def _check_longer(s: Situation) -> None:
