@@ -238,9 +238,9 @@ def _waits_too_long(s: Situation) -> bool:
 
     A new Job starts at once. Kubernetes waits before it makes a Job's next pod: 10 s, then twice as long each time, up
     to ten minutes, also for pods that were evicted and with months between them. A trainer that never reported is left
-    to Kubernetes, unless nodes have refused its pods. The Job must stay while the API server refuses new pods, and, since
-    its pods are deleted with it, while they count retries; a Job that has failed would stay for ever, so `next_retries`
-    remembers its pods.
+    to Kubernetes, unless nodes have refused its pods. The Job must stay while the API server refuses new pods, and
+    while its pods, which are deleted with it, count retries. One that nodes have failed would stay for ever, so
+    `next_retries` remembers its pods.
     """
     job = s.seen.trainer
     if s.mode is not Mode.ACTIVE or job is None or not is_between_pods(s.seen):
