@@ -273,7 +273,9 @@ def _check_longer(s: Situation) -> None:
         return
     earlier = s.spec.model_copy(update={"epochs": before})
     position = make_plan(earlier, s.decisions).position_at(s.update)
-    why = what_differs(mathematics(earlier), s.spec, position, s.decisions)
+    why = "the epochs of a job that has started may only grow"
+    if before < s.spec.epochs:
+        why = what_differs(mathematics(earlier), s.spec, position, s.decisions)
     if not why and s.mode is Mode.ACTIVE and not s.storage.is_kept:
         why = "it must start again to train for more, and its checkpoints are not kept, so training would begin again"
     if why:
