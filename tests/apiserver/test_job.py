@@ -177,6 +177,9 @@ def test_epochs_may_grow_until_the_end(kubectl: Kubectl, started: Digits) -> Non
     grown = patch(kubectl, below("epochs", 31))
     assert (grown.returncode, grown.stderr) == (0, "")
     assert started()["spec"]["epochs"] == 31
+    patch(kubectl, {"status": {"phase": "Rejected"}}, "--subresource=status")
+    taken_back = patch(kubectl, below("epochs", 30))
+    assert (taken_back.returncode, taken_back.stderr) == (0, "")
     ended = patch(kubectl, {"status": {"completionTime": "2026-01-01T01:00:00Z"}}, "--subresource=status")
     assert (ended.returncode, ended.stderr) == (0, "")
 

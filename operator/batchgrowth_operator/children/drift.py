@@ -23,8 +23,8 @@ Path = tuple[str | tuple[str, Any], ...]
 """A field of an object: the names that lead to it, and for an entry of a list its key and the key's value."""
 
 # The exponent is short, since some digests read as quantities, such as 1e75204913, whose value would take hours.
-_QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:([eE][-+]?\d{1,2})|(m|k|[KMGTPE]i?)?)")
-_SUFFIXES = {"m": Fraction(1, 1000), "k": Fraction(1000)} | {
+_QUANTITY = re.compile(r"([-+]?(?:\d+(?:\.\d*)?|\.\d+))(?:([eE][-+]?\d{1,2})|([numk]|[KMGTPE]i?)?)")
+_SUFFIXES = {"n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), "k": Fraction(1000)} | {
     letter + binary: Fraction(base**power)
     for power, letter in enumerate("KMGTPE", start=1)
     for binary, base in (("i", 1024), ("", 1000))

@@ -34,7 +34,7 @@ from batchgrowth_operator.seen.observed import Manifest, Observed, PutBack, Ref,
 from batchgrowth_operator.seen.outcome import num_retries, trainer_outcome
 from batchgrowth_operator.seen.problems import seconds_between_event_reads, trainer_problem, unexplained
 from batchgrowth_operator.seen.refused_objects import is_namespace_dying
-from batchgrowth_operator.seen.refused_or_removed import num_refused
+from batchgrowth_operator.seen.refused_or_removed import has_failed_by_nodes_alone, num_refused
 from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, situate
 from batchgrowth_operator.seen.trainer_pods import has_lost_trainer, is_between_pods, lingering_pods
 from batchgrowth_operator.settings import Defaults
@@ -238,14 +238,17 @@ def _waits_too_long(s: Situation) -> bool:
 
     A new Job starts at once. Kubernetes waits before it makes a Job's next pod: 10 s, then twice as long each time, up
     to ten minutes, also for pods that were evicted and with months between them. A trainer that never reported is left
-    to Kubernetes, unless nodes have refused its pods. The Job's pods are deleted with it, so it must stay while they
-    count retries, or while the API server refuses new pods.
+    to Kubernetes, unless nodes have refused its pods. The Job must stay while the API server refuses new pods, and
+    while its pods, which are deleted with it, count retries. One that nodes have failed would stay for ever, so
+    `next_retries` remembers its pods.
     """
     job = s.seen.trainer
     if s.mode is not Mode.ACTIVE or job is None or not is_between_pods(s.seen):
         return False
     if s.previous.trainer_status is None and not num_refused(s.seen):
         return False
-    if num_retries(s.seen, s.retries) > s.retries.before or trainer_problem(s.seen, s.clock) is not None:
+    if trainer_problem(s.seen, s.clock) is not None:
+        return False
+    if num_retries(s.seen, s.retries) > s.retries.before and not has_failed_by_nodes_alone(s.seen):
         return False
     return s.clock.passed(job["metadata"].get("creationTimestamp"), SHORTEST_LIFE_SECONDS)

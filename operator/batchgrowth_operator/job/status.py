@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from batchgrowth import names
-from batchgrowth.contract.progress import LONGEST_CAUSE, MOST_DIFFERING, TRAINER
+from batchgrowth.contract.progress import LONGEST_CAUSE, MOST_DIFFERING, TRAINER, Progress
 from batchgrowth.contract.status import (
     CONDITIONS,
     MOST_FINDINGS,
@@ -30,10 +30,11 @@ from batchgrowth_operator.job.contested import Contention
 from batchgrowth_operator.job.flapping import steadied
 from batchgrowth_operator.job.workforce import Workforce
 from batchgrowth_operator.seen.clock import Clock, timestamp, timestamp_ms
-from batchgrowth_operator.seen.observed import WORKER, Observed, stored_status, truncated
+from batchgrowth_operator.seen.observed import WORKER, Object, Observed, endings_of, stored_status, truncated
 from batchgrowth_operator.seen.outcome import restarts_of
 from batchgrowth_operator.seen.progress import current_run, is_awaited
 from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation
+from batchgrowth_operator.seen.trainer_pods import pods_of_job
 
 MOST_METRICS = 16
 LONGEST_METRIC_NAME = 64
@@ -233,17 +234,16 @@ def _reported_status(s: Situation) -> TrainerStatus | None:
     if report is None:
         return known
     percentage = int(100 * report.fraction)
+    metrics = _metrics(report)
     identity = (report.start, report.update, report.weights_sha256, percentage)
-    if known and identity == (known.start, known.update, known.weights_sha256, known.progress_percentage):
-        return known
+    if known and metrics in ((), known.metrics):  # an evaluation is reported after its update
+        before = (known.start, known.update, known.weights_sha256, known.progress_percentage)
+        if identity == before:
+            return known
 
     remaining = None
     if report.eta_seconds is not None:
         remaining = round(min(max(0.0, report.eta_seconds - s.report_age_seconds), LONGEST_SECONDS))
-    metrics: list[TrainerMetric] = []
-    for name, value in sorted(report.metrics.items()):
-        if 0 < len(name) <= LONGEST_METRIC_NAME and len(metrics) < MOST_METRICS:
-            metrics.append(TrainerMetric(name=name, value=f"{value:.6g}"))
     exchange = None
     figures = {} if report.exchanged is None else report.exchanged.known()
     if figures:
@@ -257,11 +257,17 @@ def _reported_status(s: Situation) -> TrainerStatus | None:
         start=report.start,
         update=report.update,
         loss=_decimal(report.loss),
-        metrics=tuple(metrics),
+        metrics=metrics,
         weights_sha256=report.weights_sha256,
         exchange=exchange,
         last_updated_time=timestamp_ms(s.seen.now),
     )
+
+
+def _metrics(report: Progress) -> tuple[TrainerMetric, ...]:
+    """Return the metrics of the report that the status can store."""
+    named = [(name, value) for name, value in sorted(report.metrics.items()) if 0 < len(name) <= LONGEST_METRIC_NAME]
+    return tuple(TrainerMetric(name=name, value=f"{value:.6g}") for name, value in named[:MOST_METRICS])
 
 
 def _decimal(value: float | None) -> str | None:
@@ -298,11 +304,23 @@ def _wrong_worker(seen: Observed, name: str) -> WrongWorker:
     pods = {pod["metadata"]["name"]: pod for pod in seen.pods}
     pod = pods.get(name, {})
     if name == TRAINER and seen.trainer_pods:
-        pod = seen.trainer_pods[-1]
+        pod = _reporting_pod(seen)
     return WrongWorker(
         pod=redacted(pod["metadata"]["name"] if pod else name)[:LONGEST_POD_NAME],
         node=(pod.get("spec") or {}).get("nodeName") or None,
     )
+
+
+def _reporting_pod(seen: Observed) -> Object:
+    """Return the pod of the trainer's present Job that has not ended, else the newest of the trainer's pods, of which
+    there must be one.
+    """
+    working = [
+        pod
+        for pod in pods_of_job(seen)
+        if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed") and not any(endings_of(pod))
+    ]
+    return max(working or seen.trainer_pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""))
 
 
 # status.history: the stages that have begun, with what decided them and how their workers came.

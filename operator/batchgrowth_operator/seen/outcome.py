@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from batchgrowth import names
-from batchgrowth.contract.status import JobStatus, RetriesStatus
+from batchgrowth.contract.status import MOST_LINGERED, JobStatus, RetriesStatus
 from batchgrowth.errors import CheckpointError, ClusterError, DataError, SpecError, WorkloadError
 from batchgrowth.plan import Plan
 from batchgrowth.spec import JobSpec
@@ -24,6 +24,7 @@ from batchgrowth_operator.seen.observed import (
     annotations_of,
     condition,
     endings_of,
+    is_terminating,
     truncated,
 )
 from batchgrowth_operator.seen.problems import remedy_of_image
@@ -98,12 +99,16 @@ def job_outcome(
 
 
 def trainer_outcome(seen: Observed) -> Outcome | None:
-    """Return how the trainer's Job ended; None if it has not."""
+    """Return how the trainer's Job ended; None if it has not.
+
+    The failure of a Job that is being deleted is none: Kubernetes deletes its pods first, and without them nobody knows
+    whether nodes alone have failed it.
+    """
     conditions = ((seen.trainer or {}).get("status") or {}).get("conditions") or ()
     holding = {c.get("type"): c for c in reversed(conditions) if c.get("status") == "True"}
     if "Complete" in holding:
         return FINISHED
-    if "Failed" not in holding or has_failed_by_nodes_alone(seen):
+    if "Failed" not in holding or is_terminating(seen.trainer) or has_failed_by_nodes_alone(seen):
         return None
     failure = holding["Failed"].get("message", "")
     code, message, _ = _last_termination(seen)
@@ -147,10 +152,13 @@ def epochs_of(job: Object) -> int | None:
 def restarts_of(seen: Observed) -> int:
     """Return the number of the trainer's failures that count, including failures before its Job was recreated.
 
-    A pod that its node refused is none, as long as Kubernetes keeps the pod.
+    A pod that its node refused is none, as long as Kubernetes keeps the pod; so of a Job that is being deleted, only
+    the failures before it count. The status has the others.
     """
     if seen.trainer is None:
         return 0
+    if is_terminating(seen.trainer):
+        return restarts_before(seen.trainer)
     failed = int((seen.trainer.get("status") or {}).get("failed", 0))
     return restarts_before(seen.trainer) + max(0, failed - num_refused(seen))
 
@@ -171,7 +179,8 @@ def _number_in(annotations: Mapping[str, str], name: str) -> int | None:
 def num_retries(seen: Observed, known: RetriesStatus) -> int:
     """Return the number of trainer pods that ended with exit code 75; evicted pods do not count.
 
-    Kubernetes keeps them, but for those that another container outlived, which `known` names.
+    Kubernetes keeps them, but for those that `known` names: another container outlived them, or their Job is made again
+    because nodes alone have failed it.
     """
     pods = seen.pods_of(TRAINER)
     kept = {pod["metadata"]["name"] for pod in pods}
@@ -185,11 +194,12 @@ def next_retries(seen: Observed, known: RetriesStatus | None, update: int, clock
     MOST_FRUITLESS_RETRIES times. The number of ended pods is the count, so it survives the operator and needs no clock.
     """
     previous = known or RetriesStatus()
-    lingering = [pod["metadata"]["name"] for pod in lingering_pods(seen, clock) if _is_retried(pod)]
+    deleted = list(pods_of_job(seen)) if has_failed_by_nodes_alone(seen) else lingering_pods(seen, clock)
+    lingering = [pod["metadata"]["name"] for pod in deleted if _is_retried(pod)]
     if update > previous.update:
-        current = RetriesStatus(update=update, lingered=tuple(lingering))
+        current = RetriesStatus(update=update, lingered=tuple(lingering[-MOST_LINGERED:]))
         return current.model_copy(update={"before": num_retries(seen, current)})
-    lingered = tuple(dict.fromkeys([*previous.lingered, *lingering]))
+    lingered = tuple(dict.fromkeys([*previous.lingered, *lingering]))[-MOST_LINGERED:]
     current = previous.model_copy(update={"lingered": lingered})
     ended = num_retries(seen, current)  # a deleted Job's pods are gone
     return current.model_copy(update={"before": min(previous.before, ended)})

@@ -242,8 +242,7 @@ def _role_problems(seen: Observed, role: str, clock: Clock) -> Iterator[Problem]
     for pod in seen.pods_of(role):
         if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
             continue
-        has_secrets = _has_pull_secrets(seen)
-        if _is_silent(pod) or (has_secrets and _may_lack_pull_secret(pod)):
+        if _is_silent(pod) or _may_lack_pull_secret(pod):
             yield from _event_problems(seen, pod["metadata"]["name"], clock)
         yield from pod_problems(pod)
 
@@ -267,8 +266,7 @@ def unexplained(seen: Observed, clock: Clock) -> tuple[Object, ...]:
         silent.append(claim)
     silent += [pod for pod in seen.pods if _is_silent(pod) and not is_terminating(pod)]
     found = [body for body in silent if clock.passed(_pending_since(body), UNEXPLAINED_AFTER_SECONDS)]
-    if _has_pull_secrets(seen):
-        found += [pod for pod in seen.pods if _may_lack_pull_secret(pod)]
+    found += [pod for pod in seen.pods if _may_lack_pull_secret(pod)]
     return tuple(found[:MOST_EVENT_READS])
 
 
@@ -276,11 +274,6 @@ def seconds_between_event_reads(pending: tuple[Object, ...], now: datetime) -> f
     """Return the seconds between two reads of the events of these objects."""
     youngest = min(seconds_since(_pending_since(body), now) for body in pending)
     return min(LONGEST_EVENT_AGE_SECONDS, max(SHORTEST_EVENT_AGE_SECONDS, youngest / 4))
-
-
-def _has_pull_secrets(seen: Observed) -> bool:
-    spec = seen.job.get("spec") or {}
-    return bool(spec.get("imagePullSecrets") or (spec.get("pods") or {}).get("imagePullSecrets"))
 
 
 def _lacks_a_volume(claim: Object) -> bool:
@@ -303,7 +296,7 @@ def _is_silent(pod: Object) -> bool:
 
 
 def _may_lack_pull_secret(pod: Object) -> bool:
-    """Return whether the image pull fails, perhaps because a pull secret is missing."""
+    """Return whether the image pull fails, perhaps because a pull secret is missing, whoever named it."""
     problem = next(pod_problems(pod), None)
     return problem is not None and problem.reason == "ImagePullFailed"
 

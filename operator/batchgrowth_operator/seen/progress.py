@@ -217,7 +217,7 @@ def _plan_of(text: str, report: Progress) -> Plan:
         ("update", report.update, plan.updates),
         ("checkpoint_update", report.checkpoint_update or 0, plan.updates),
         ("epoch", report.epoch, plan.epochs),
-        ("start", report.start, LARGEST_START),
+        ("start", report.start, LARGEST_START - 1),  # the next start has a number too
         ("ready", report.ready or 0, LARGEST_COUNT),
         ("seconds_per_update", report.seconds_per_update or 0, LARGEST_COUNT),
     ]

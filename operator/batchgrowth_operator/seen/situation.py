@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
-from batchgrowth.contract.progress import LONGEST_PERIOD_SECONDS, Progress
+from batchgrowth.contract.progress import LARGEST_START, LONGEST_PERIOD_SECONDS, Progress
 from batchgrowth.contract.status import JobStatus, RetriesStatus
 from batchgrowth.errors import Fault, SpecError
 from batchgrowth.manifest.reading import StoredJob
@@ -263,7 +263,7 @@ def _awaited_start(
         return training.report.start + 1
     if known is None or known.start is None:
         return 1
-    return known.start if is_awaited(known) else known.start + 1
+    return known.start if is_awaited(known) else min(known.start + 1, LARGEST_START)
 
 
 def _check_longer(s: Situation) -> None:
@@ -273,7 +273,9 @@ def _check_longer(s: Situation) -> None:
         return
     earlier = s.spec.model_copy(update={"epochs": before})
     position = make_plan(earlier, s.decisions).position_at(s.update)
-    why = what_differs(mathematics(earlier), s.spec, position, s.decisions)
+    why = "the epochs of a job that has started may only grow"
+    if before < s.spec.epochs:
+        why = what_differs(mathematics(earlier), s.spec, position, s.decisions)
     if not why and s.mode is Mode.ACTIVE and not s.storage.is_kept:
         why = "it must start again to train for more, and its checkpoints are not kept, so training would begin again"
     if why:

@@ -69,17 +69,24 @@ def _is_unreachable(pod: Object, clock: Clock) -> bool:
     if status.get("phase") != "Running" or any(endings_of(pod)) or _not_ready(pod) is None:
         return False  # a pod that ends by itself has a terminated container
     ends = pod["metadata"].get("deletionTimestamp")
-    if ends is None or seconds_since(ends, clock.now) > 0:
+    if ends is None:
+        return not _has_answered(pod)
+    if seconds_since(ends, clock.now) > 0:
         return True
     # It may be ending by itself, until its grace period is over.
     clock.wake_in(seconds_until(ends, clock.now))
-    return clock.reached(_seconds_lost(pod, clock), GIVEN_UP_AFTER_SECONDS)
+    return not _has_answered(pod) and clock.reached(_seconds_lost(pod, clock), GIVEN_UP_AFTER_SECONDS)
 
 
 def _seconds_lost(pod: Object, clock: Clock) -> float:
-    not_ready = (_not_ready(pod) or {}).get("lastTransitionTime")
+    not_ready = None if _has_answered(pod) else (_not_ready(pod) or {}).get("lastTransitionTime")
     deleted = pod["metadata"].get("deletionTimestamp")
     return max(seconds_since(not_ready, clock.now), seconds_since(deleted, clock.now))
+
+
+def _has_answered(pod: Object) -> bool:
+    """Return whether the pod's kubelet calls it not ready, as it does if another of its containers is not."""
+    return (_not_ready(pod) or {}).get("reason") in KUBELETS_REASONS
 
 
 def _not_ready(pod: Object) -> Object | None:
@@ -92,10 +99,7 @@ def is_cut_off(pod: Object) -> bool:
     Kubernetes then marks the pod as not ready, and leaves the kubelet's last word on its containers: they are ready.
     """
     status = pod.get("status") or {}
-    not_ready = _not_ready(pod)
-    if status.get("phase") != "Running" or any(endings_of(pod)) or not_ready is None:
-        return False
-    if not_ready.get("reason") in KUBELETS_REASONS:
+    if status.get("phase") != "Running" or any(endings_of(pod)) or _not_ready(pod) is None or _has_answered(pod):
         return False
     return all(container.get("ready", True) for container in status.get("containerStatuses") or ())
 

@@ -324,7 +324,7 @@ class RetriesStatus(Model):
         tuple[Name, ...],
         _list_of(
             MOST_LINGERED,
-            "Trainer pods that ended with exit code 75 while another container ran on, so that they were deleted.",
+            "Deleted trainer pods that had ended with exit code 75: a container ran on, or nodes failed their Job.",
         ),
     ] = ()
 

@@ -101,8 +101,9 @@ def _source(job: str) -> str:
 _STARTED = "has(oldSelf.status) && has(oldSelf.status.startTime)"
 _EPOCHS_GROW = {
     # Whether each update that is done would have been the same, the operator says: it knows the plan and the position.
-    "rule": f"!({_STARTED}) || self.spec.epochs == oldSelf.spec.epochs || "
-    "(self.spec.epochs > oldSelf.spec.epochs && !has(oldSelf.status.completionTime))",
+    # What it refuses can be taken back; a number below the one that the trainer knows, it refuses too.
+    "rule": f"!({_STARTED}) || self.spec.epochs == oldSelf.spec.epochs || (!has(oldSelf.status.completionTime) && "
+    "(self.spec.epochs > oldSelf.spec.epochs || has(oldSelf.status.phase) && oldSelf.status.phase == 'Rejected'))",
     "message": LONGER,
     "fieldPath": ".spec.epochs",
 }

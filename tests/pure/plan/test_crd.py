@@ -196,6 +196,16 @@ def test_epochs_may_grow_until_the_job_has_ended(schema: Schema, epochs: int, gr
     assert (grows and not ended) != bool(broken)
 
 
+@pytest.mark.fault("N05")
+@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("phase", ["Training", "Rejected"])
+def test_epochs_that_the_operator_refuses_may_be_taken_back(schema: Schema, phase: str, ended: bool) -> None:
+    old, new = changed("epochs", started=True)
+    old["status"] |= {"phase": phase} | ({"completionTime": "2026-11-20T11:00:00Z"} if ended else {})
+    broken = list(broken_rules({**schema, "properties": {}}, prepared(schema, new), prepared(schema, old)))
+    assert (phase == "Rejected" and not ended) != bool(broken)
+
+
 @pytest.mark.fault("B15")
 def test_a_default_that_is_not_written_may_be_written_later(schema: Schema) -> None:
     """No stored job has it before a user writes it, since an operator and a trainer of an earlier version refuse it."""

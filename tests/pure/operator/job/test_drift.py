@@ -26,6 +26,9 @@ JSON = st.recursive(
         ({"limits": {"memory": "1500"}}, {"limits": {"memory": "1.5k"}}),
         ({"emptyDir": {"sizeLimit": "1k"}}, {"emptyDir": {"sizeLimit": "1e3"}}),
         ({"limits": {"cpu": "2"}}, {"limits": {"cpu": 2}}),
+        ({"limits": {"cpu": "250m"}}, {"limits": {"cpu": "250000u"}}),
+        ({"limits": {"cpu": "3m"}}, {"limits": {"cpu": "3000000n"}}),
+        ({"limits": {"cpu": "1500m"}}, {"limits": {"cpu": "+1.5"}}),
         ({"items": [{"field": {"divisor": "1k"}}]}, {"items": [{"field": {"divisor": "1000"}}]}),
         ({}, {"a": None, "b": False, "c": "", "d": 0, "e": {}, "f": []}),
         ({"a": {}, "b": []}, {"a": None, "b": None}),
@@ -48,6 +51,7 @@ def test_covered(found: Any, wanted: Any) -> None:
         ({"a": {"b": 1}}, {"a": [1]}),
         ({"limits": {"cpu": "1"}}, {"limits": {"cpu": "2"}}),
         ({"limits": {"cpu": "1x"}}, {"limits": {"cpu": "1"}}),
+        ({"limits": {"cpu": "1"}}, {"limits": {"cpu": "-1"}}),
         ({"limits": {"cpu": True}}, {"limits": {"cpu": 1.5}}),
         ({"limits": {"cpu": "1e999999999"}}, {"limits": {"cpu": "2e999999999"}}),  # whose values would take hours
         ({"env": [{"name": "A", "value": "1.0"}]}, {"env": [{"name": "A", "value": "1"}]}),

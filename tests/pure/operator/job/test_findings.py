@@ -100,6 +100,25 @@ def test_each_wrong_process_is_named(world: Any, workers: tuple[str, ...], who: 
     assert ("kubectl cordon" in text) == ("on node" in who)
 
 
+@pytest.mark.parametrize(
+    ("present", "node"), [("uid", "at-work"), ("later", "newest")], ids=["its pod works", "its pod is gone"]
+)
+def test_the_node_of_the_trainer_that_found_itself_wrong_is_named(world: Any, present: str, node: str) -> None:
+    """Not that of a pod that has ended, whose name may come later in the alphabet."""
+    world.trainer["metadata"]["uid"] = present
+    world.pods = [pod(name, name, "trainer") for name in ("at-work", "failed", "left", "newest", "older")]
+    for one, minute in zip(world.pods, (3, 1, 2, 4, 1), strict=True):
+        owner = "uid" if one["metadata"]["name"] in ("at-work", "failed", "left") else "earlier"
+        one["metadata"] |= {"ownerReferences": [{"uid": owner}], "creationTimestamp": f"2026-11-20T10:0{minute}:00Z"}
+    world.pods[1]["status"] = {"phase": "Failed"}
+    left = {"name": "trainer", "state": {"terminated": {"exitCode": 75}}}
+    world.pods[2]["status"] = {"phase": "Running", "containerStatuses": [left]}
+
+    world.report(40, went_back=went_back(workers=("trainer",))).settle()
+
+    assert [[{"pod": node, "node": node}]] == [found["workers"] for found in world.status["findings"]]
+
+
 def test_a_trainer_without_its_pod_is_named_by_its_role(world: Any) -> None:
     world.pods = []
     world.report(40, went_back=went_back(workers=("trainer",))).settle()

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from batchgrowth import names
-from batchgrowth.contract.progress import Progress
+from batchgrowth.contract.progress import LARGEST_START, Progress
 from batchgrowth.contract.status import REASONS, JobStatus
+from batchgrowth_operator.seen.clock import timestamp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -53,6 +54,7 @@ def test_an_early_end_that_cannot_be_is_not_used(training_world: Any, evaluation
         ({"update": float("nan")}, "progress.update: nan; give a valid integer"),
         ({"epoch": float("inf")}, "progress.epoch: inf; give a finite number"),
         ({"updates": 461}, "progress.updates: 461; the plan allows 460"),
+        ({"start": LARGEST_START}, "progress.start: 9.0072e+15; the plan allows 0 to 9007199254740991"),
         ({"checkpoint_update": 10**30}, "progress.checkpoint_update: 1e+30; the plan allows 0 to 460"),
         ({"seconds_per_update": -0.5}, "progress.seconds_per_update: -0.5; the plan allows 0 to 2147483647"),
         ({"crews": {"0": -1}}, "progress.crews.0: -1; the plan allows 0 to 2147483647"),
@@ -79,6 +81,17 @@ def test_it_is_not_used_and_the_field_is_named(training_world: Any, values: dict
 
     world.report(310).wait(6).settle()
     assert world.condition("Stalled") == ("False", "ProgressSeen")
+
+
+def test_the_start_after_the_one_with_the_largest_number_fits_into_the_status(training_world: Any) -> None:
+    world = training_world()
+    world.report(300, start=LARGEST_START - 1).wait(6).settle()
+    for stored in (LARGEST_START - 1, LARGEST_START):  # the second by an earlier operator
+        world.status["trainerStatus"] |= {"start": stored, "lastUpdatedTime": timestamp(world.now)}
+        world.trainer["status"] = {"startTime": timestamp(world.now), "active": 0}
+        world.settle()
+        assert world.status["trainerStatus"]["start"] == LARGEST_START
+        assert JobStatus.model_validate(world.status).trainer_status is not None
 
 
 def test_a_refused_report_holds_up_nothing(training_world: Any) -> None:

@@ -100,6 +100,20 @@ def test_updates_that_would_have_been_different_refuse_it(training_world: MakeWo
 
 
 @pytest.mark.fault("N05")
+@pytest.mark.parametrize("updates", [100, 400])
+def test_fewer_epochs_than_the_trainer_knows_are_refused(training_world: MakeWorld, updates: int) -> None:
+    """The API server takes them of a job that is rejected, so that a refused number can be taken back."""
+    world = training_world(**KEPT)
+    world.report(updates).wait(10).settle()
+
+    world.edit(epochs=20)
+
+    refused(world, "20, and the trainer has trained as for 30: the epochs of a job that has started may only grow")
+    world.edit(epochs=30).settle()
+    assert world.condition("Accepted")[0] == "True"
+
+
+@pytest.mark.fault("N05")
 def test_a_training_without_kept_checkpoints_would_begin_again(training_world: MakeWorld) -> None:
     world = training_world().edit(epochs=40)
 

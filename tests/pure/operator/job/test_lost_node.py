@@ -80,6 +80,23 @@ def test_a_node_that_answers_again_in_time_keeps_its_trainer(training_world: Any
 
 
 @pytest.mark.fault("C25")
+def test_a_trainer_beside_a_container_that_is_not_ready_keeps_working(training_world: Any) -> None:
+    """Its kubelet says so, and its node is there, unless the pod outlives its deletion."""
+    world = training_world(checkpoint=KEPT)
+    pod = lose_node(world)
+    pod["status"]["conditions"][0]["reason"] = "ContainersNotReady"
+    world.wait(1000).settle()
+    assert world.condition("Training") == ("True", "UpdatesCommitted")
+    assert world.trainer["metadata"]["uid"] == "first"
+
+    pod["metadata"]["deletionTimestamp"] = timestamp(world.now + GRACE)
+    assert world.decide().requeue_after_seconds == GRACE.total_seconds()
+    assert renewal(world.wait(119).decide()) == ((), frozenset())
+    assert renewal(world.wait(60).decide()) == ((), frozenset()), "it is given as long as any other"
+    assert renewal(world.wait(1).decide()) == ((JOB,), {JOB})
+
+
+@pytest.mark.fault("C25")
 def test_without_storage_kubernetes_decides(training_world: Any) -> None:
     """Since the training is lost with its trainer; a pod that is deleted ends though its node comes back."""
     world = training_world()

@@ -294,6 +294,48 @@ def test_a_job_that_nodes_alone_have_failed_is_made_again(training_world: Any) -
     assert (world.status["restarts"], world.trainer["spec"]["backoffLimit"]) == (0, limit)
 
 
+def test_retries_without_progress_go_on_counting_though_nodes_have_failed_their_job(training_world: Any) -> None:
+    """The Job makes no other pod, so it is made again, and its pods go with it."""
+    world = ends(at_update_60(training_world), 3)
+    for pod in world.pods:
+        pod["metadata"]["ownerReferences"] = [{"uid": ""}]
+    limit = world.trainer["spec"]["backoffLimit"]
+    between_pods(refused(world, limit + 1), failed=limit + 1, conditions=[BACKOFF_LIMIT])
+
+    assert world.step().recreated == {TRAINER: "a node refused its pod"}
+    world.pods.clear()
+    world.settle()
+
+    assert world.status["retries"]["lingered"] == ["t-0", "t-1", "t-2"]
+    for number in range(3, MOST_FRUITLESS_RETRIES):
+        assert not is_failed(world)
+        ends(world, 1)
+        world.pods[-1]["metadata"]["name"] = f"later-{number}"
+    assert is_failed(world)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_the_failures_of_a_job_that_is_being_deleted_are_not_its_own(training_world: Any, fails: bool) -> None:
+    """Kubernetes deletes the refused pods before their Job, whose status still counts them."""
+    world = at_update_60(training_world)
+    limit = world.trainer["spec"]["backoffLimit"]
+    failed = limit + 1 if fails else 1
+    between_pods(refused(world, failed), failed=failed, conditions=[BACKOFF_LIMIT] if fails else [])
+    job = world.trainer
+    assert world.step().delete == (TRAINER,)
+    world.children[TRAINER] = job
+    job["metadata"]["deletionTimestamp"] = timestamp(world.now)
+    world.pods.clear()
+
+    world.settle()
+
+    assert world.condition("Succeeded") == ("Unknown", "InProgress")
+    assert world.status["restarts"] == 0
+    del world.children[TRAINER]
+    world.settle()
+    assert world.trainer["spec"]["backoffLimit"] == limit
+
+
 def test_failures_of_its_own_end_a_job_whatever_nodes_refuse(training_world: Any) -> None:
     world = at_update_60(training_world)
     limit = world.trainer["spec"]["backoffLimit"]

@@ -383,6 +383,24 @@ def test_progress_in_the_status(training_world: MakeWorld, values: dict[str, Any
     assert reported.items() <= world.status["trainerStatus"].items()
 
 
+def test_the_metrics_of_an_evaluation_are_in_the_status_before_another_update(training_world: MakeWorld) -> None:
+    """An evaluation follows its update; its metrics are written as seldom as other progress."""
+    world = training_world()
+    world.report(20).wait(5).settle()
+    known = world.status["trainerStatus"]
+
+    world.report(20, metrics={"accuracy": 0.97}).wait(5).settle()
+
+    assert world.status["trainerStatus"]["metrics"] == [{"name": "accuracy", "value": "0.97"}]
+    world.report(20, metrics={"accuracy": 0.98}).wait(0.1).settle()
+    assert world.status["trainerStatus"]["metrics"] == [{"name": "accuracy", "value": "0.97"}]
+    world.wait(5).settle()
+    assert world.status["trainerStatus"]["metrics"] == [{"name": "accuracy", "value": "0.98"}]
+    world.wait(5).report(20, start=0).settle()
+    assert known["update"] == world.status["trainerStatus"]["update"]
+    assert world.decide().status is None, "a report without metrics is no news"
+
+
 def test_an_exchange_that_has_done_nothing_is_not_in_the_status(training_world: MakeWorld) -> None:
     world = training_world()
     world.report(20, exchanged=ExchangeFigures()).wait(5).settle()

@@ -197,8 +197,10 @@ def test_problems_in_events_about_pods(waiting_world: Any, happened: Any, reason
 
 
 @pytest.mark.fault("A16")
-def test_a_missing_pull_secret(make_world: MakeWorld) -> None:
-    world = make_world(imagePullSecrets=[{"name": "registry"}])
+@pytest.mark.parametrize("spec", [{"imagePullSecrets": [{"name": "registry"}]}, {}], ids=["named by the job", ""])
+def test_a_missing_pull_secret(make_world: MakeWorld, spec: dict[str, Any]) -> None:
+    """Also one that the workers' template, the installation or the pods' account names."""
+    world = make_world(**spec)
     world.settle()
     world.pods = [pod("s", "scheduler", **container(state={"waiting": {"reason": "ErrImagePull", "message": "no"}}))]
     world.settle()
