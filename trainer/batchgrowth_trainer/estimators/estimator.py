@@ -105,7 +105,8 @@ class _Estimator(TakesData, NestedParameters):
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, validation: Any = None) -> Self:
         """Train for `max_epochs` epochs, from the beginning or, with `warm_start`, from where the last fit ended.
 
-        `validation` is (X, y) or a Dataset, on which the loss and `metrics` are computed after each epoch.
+        `validation` is (X, y) or a Dataset, on which the loss and `metrics` are computed after each epoch. Nothing
+        changes if the last fit has reached the end that `spec` sets, or was ended early.
         Raises ValueError for parameters and data with faults, WorkloadError for code with faults.
         """
         goes_on = self.warm_start and hasattr(self, "module_")
@@ -159,7 +160,8 @@ class _Estimator(TakesData, NestedParameters):
             sinks=self.callbacks,
             progress=bool(self.verbose),
         )
-        self._learn(job, recipe, fitted, seed, goes_on=goes_on)
+        if fitted is not None:
+            self._learn(job, recipe, fitted, seed, goes_on=goes_on)
         return self
 
     def _learn(self, job: Any, recipe: Recipe, fitted: fitting.Fitted, seed: int, *, goes_on: bool) -> None:
