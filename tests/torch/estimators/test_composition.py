@@ -21,6 +21,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import nn
+from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
 X, Y = make_blobs(60, 4, centers=3, random_state=0)
@@ -191,6 +192,54 @@ def test_the_accuracy_of_probabilities_is_that_of_the_score() -> None:
 
     assert est.history_[-1]["test_accuracy"] == pytest.approx(est.score(X[40:], Y[40:] == 1))
     assert set(est.predict(X[40:])) == {False, True}
+
+
+LOSSES = [
+    (nn.BCELoss, functional.binary_cross_entropy, nn.Sigmoid),
+    (nn.BCEWithLogitsLoss, functional.binary_cross_entropy_with_logits, nn.Identity),
+    (nn.NLLLoss, functional.nll_loss, nn.LogSoftmax),
+]
+
+
+@pytest.mark.parametrize(("kind", "function", "last"), LOSSES, ids=lambda one: getattr(one, "__name__", ""))
+def test_a_function_of_torch_is_the_loss_that_its_class_is(kind: Any, function: Any, last: Any) -> None:
+    outputs = 2 if kind is nn.NLLLoss else 1
+    module = nn.Sequential(nn.Linear(4, outputs), last(1) if kind is nn.NLLLoss else last())
+    held_out = (X[40:], Y[40:] == 1)
+    fits = [
+        estimator(module=module, loss=loss).fit(X[:40], Y[:40] == 1, validation=held_out) for loss in (kind, function)
+    ]
+
+    assert fits[0].weights_sha256_ == fits[1].weights_sha256_
+    assert np.array_equal(fits[0].predict_proba(X), fits[1].predict_proba(X))
+    assert fits[0].history_[-1]["test_accuracy"] == fits[1].history_[-1]["test_accuracy"]
+
+
+def test_the_output_of_a_loss_by_function_is_one_score() -> None:
+    est = estimator(loss=functional.binary_cross_entropy_with_logits).fit(X, Y == 1)
+
+    assert est.module_.out_features == 1
+    with pytest.raises(ValueError, match="this loss tells two apart"):
+        est.fit(X, Y)
+
+
+def test_a_kept_run_with_a_lazy_module_has_its_model(tmp_path: Path) -> None:
+    """The pickle has one example's inputs, from which the module takes its sizes."""
+    rows = torch.from_numpy(X)
+    for name, data in (("arrays", (X, Y)), ("dataset", (TensorDataset(rows, torch.from_numpy(Y)),))):
+        est = estimator(module=nn.LazyLinear, module__out_features=3, output_dir=tmp_path / name).fit(*data)
+        kept = load(tmp_path / name).model
+        assert torch.equal(kept.weight, est.module_.weight)
+        assert (tmp_path / name / "workload.pkl").stat().st_size < 10_000
+
+
+def test_a_lazy_module_learns_from_examples_with_weights() -> None:
+    weights = np.where(Y == 0, 1.5, 0.5)
+    fits = [
+        estimator(module=module, module__out_features=3, **more).fit(X, Y, sample_weight=weights)
+        for module, more in ((nn.LazyLinear, {}), (nn.Linear, {"module__in_features": 4}))
+    ]
+    assert fits[0].weights_sha256_ == fits[1].weights_sha256_
 
 
 def test_a_run_can_be_kept(fitted: DaskClassifier, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 from torch import Tensor, nn
+from torch.nn import functional
 
 from batchgrowth_trainer.estimators import fitting
 from batchgrowth_trainer.estimators.examples import (
@@ -455,5 +456,15 @@ def _probabilities(outputs: np.ndarray, loss: Any) -> np.ndarray:
     return likely
 
 
+_CLASSES = (
+    (functional.binary_cross_entropy, nn.BCELoss),
+    (functional.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss),
+    (functional.nll_loss, nn.NLLLoss),
+)
+"""Functions of torch, and the classes of the same losses."""
+
+
 def _is_of(loss: Any, *kinds: type) -> bool:
+    """Return whether the loss is one of these classes, an object of one, or torch's function for one."""
+    loss = next((kind for function, kind in _CLASSES if loss is function), loss)
     return isinstance(loss, kinds) or (isinstance(loss, type) and issubclass(loss, kinds))
