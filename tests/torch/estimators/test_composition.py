@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from batchgrowth_trainer import DaskClassifier, DaskRegressor, load
-from batchgrowth_trainer.dampers import NoiseScale
+from batchgrowth_trainer.dampers import GeoDamp, NoiseScale
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import make_blobs, make_regression
@@ -299,3 +299,64 @@ def test_an_optimizer_by_name_and_one_of_torch_alone_are_one() -> None:
 
     assert set(fits) == {given.weights_sha256_}
     assert given.job_.spec.optimizer.type == "Torch"
+
+
+def test_a_type_chosen_in_spec_replaces_that_of_the_parameters() -> None:
+    growth = {"type": "Linear", "linear": {"examples_per_update": 2}}
+    chosen = {"optimizer": {"type": "AdamW"}, "batch": {"growth": growth}}
+    rule = GeoDamp(16, delay=1, factor=2)
+    given = {"optimizer__momentum": 0.9, "batch_size": rule, "max_batch_size": 32, "max_epochs": 1}
+    job = estimator(**given, spec=chosen).fit(X, Y).job_
+
+    assert (job.spec.optimizer.type, job.spec.batch.growth.type) == ("AdamW", "Linear")
+    assert job.spec.learning_rate.initial == "0.05"
+
+
+class Examples(Dataset[Any]):
+    """Examples as a function makes them of a row and a label."""
+
+    def __init__(self, made: Any, labels: Any) -> None:
+        self.made = made
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(X)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.made(torch.from_numpy(X[index]), self.labels[index])
+
+
+class Whole(nn.Module):
+    """A linear layer over its inputs, put together, in the order of their names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.layer(torch.cat([left, right], dim=1))
+        return outputs
+
+
+FORMS: dict[str, Any] = {
+    "parts": lambda row, label: (row[:2], row[2:], label),
+    "label": lambda row, label: {"left": row[:2], "right": row[2:], "label": label},
+    "target": lambda row, label: {"left": row[:2], "right": row[2:], "target": label},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_examples_have_the_forms_that_the_trainer_takes(form: str) -> None:
+    data = [Examples(FORMS[form], labels) for labels in (Y.tolist(), (Y + 5).tolist(), [f"{y} trees" for y in Y])]
+    fits = [estimator(module=Whole).fit(each, validation=each) for each in data]
+
+    assert len({est.weights_sha256_ for est in fits}) == 1
+    assert [list(est.classes_) for est in fits] == [[0, 1, 2], [5, 6, 7], ["0 trees", "1 trees", "2 trees"]]
+    assert len({est.score(each) for est, each in zip(fits, data, strict=True)}) == 1
+
+
+@pytest.mark.parametrize("kind", [torch.int8, torch.int16, torch.int32, torch.uint8])
+def test_labels_are_whole_numbers_of_any_size(fitted: DaskClassifier, kind: torch.dtype) -> None:
+    dataset = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y).to(kind))
+
+    assert estimator().fit(dataset, validation=dataset).weights_sha256_ == fitted.weights_sha256_

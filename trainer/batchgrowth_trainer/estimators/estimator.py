@@ -47,6 +47,8 @@ _MOST_WORKERS = 8
 _SHARED = ("cluster", "callbacks")
 """The parameters that a clone shares: they stand for processes, files and connections."""
 _ORDERS = ("auto", "given", "sorted")
+_INDICES = (torch.int64, torch.uint8)
+"""The types of the numbers of classes that torch's losses take."""
 _LARGEST_SEED = 2**31 - 1
 
 
@@ -364,8 +366,9 @@ class DaskClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         if reset:
             self._set_classes(labels)
         encoded(labels, self.classes_)  # refuses other labels
-        is_number = self.classes_.dtype.kind in "iu"
-        if is_number and np.array_equal(self.classes_, np.arange(len(self.classes_))):
+        _, target = fetch(dataset, torch.tensor([0], dtype=torch.int64))
+        is_index = isinstance(target, Tensor) and target.dtype in _INDICES
+        if is_index and np.array_equal(self.classes_, np.arange(len(self.classes_))):
             return Given(dataset)
         return Given(dataset, self.classes_)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import TensorDataset
 
-from batchgrowth_trainer.replica.data import fetch
+from batchgrowth_trainer.replica.data import fetch, pair
 from batchgrowth_trainer.workload import Dataset
 from batchgrowth_trainer.workloads.dask_arrays import DaskArrays
 
@@ -148,9 +148,11 @@ class _Encoded:
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        inputs, target = self._dataset[index]
-        return inputs, self._numbers[plain_label(target)]
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        example = self._dataset[index]
+        inputs, target = pair(example, "train")
+        parts = inputs if isinstance(example, list | tuple) and len(example) > 2 else (inputs,)
+        return (*parts, self._numbers[plain_label(target)])
 
 
 def plain_label(target: Any) -> Any:
@@ -278,7 +280,7 @@ def labels_in(dataset: Any) -> np.ndarray:
     targets = getattr(dataset, "targets", None) if getattr(dataset, "target_transform", None) is None else None
     if isinstance(targets, Tensor | Sequence | np.ndarray) and len(targets) == len(dataset):
         return np.asarray(targets)
-    return np.array([plain_label(dataset[index][-1]) for index in range(len(dataset))])
+    return np.array([plain_label(pair(dataset[index], "train")[1]) for index in range(len(dataset))])
 
 
 # --- From X, y and sample_weight to examples ---
