@@ -144,6 +144,7 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         self._given = folder
+        self._place = folder.absolute()
         self._result: _Result | None = None
         self._models: dict[bool, nn.Module] = {}
         self._run = ""
@@ -154,7 +155,7 @@ class Run:
     @property
     def folder(self) -> Path:
         """Return where the run is now: a later run in its folder moves it to earlier/N. If it is gone, where it was."""
-        return self._found() or self._given
+        return self._found() or self._base
 
     @property
     def job(self) -> BatchGrowthJob:
@@ -250,12 +251,17 @@ class Run:
             return self._result.rows
         return read_run(self._there())
 
+    @property
+    def _base(self) -> Path:
+        """Return the folder as it was given, or its absolute path if the working directory is another one now."""
+        return self._given if self._given.absolute() == self._place else self._place
+
     def _there(self) -> Path:
         """Return the run's folder. Raises DataError if the run is no longer in it."""
         there = self._found()
         if there is None:
             raise DataError(
-                f"{self._given}: the run that was here is gone, since its folder was moved or deleted, or it was "
+                f"{self._base}: the run that was here is gone, since its folder was moved or deleted, or it was "
                 "trained for longer elsewhere; load() it from where it is now"
             )
         return there
@@ -263,8 +269,8 @@ class Run:
     def _found(self) -> Path | None:
         """Return the folder that has this run now; None if there is none."""
         if self._result is None and not self._run:
-            return self._given
-        for folder in (self._given, *sorted((self._given / EARLIER).glob("*"))):
+            return self._base
+        for folder in (self._base, *sorted((self._base / EARLIER).glob("*"))):
             with suppress(BatchGrowthError):
                 if _run_in(folder) == self._run and self._is_result_of(folder):
                     return folder

@@ -19,15 +19,23 @@ from batchgrowth.spec import API_VERSION, KIND, BatchGrowthJob
 _CAMEL = re.compile(r"\b[a-z]+(?:[A-Z][a-z]*)+\b")
 
 
-def job_of(name: str, spec: Mapping[str, Any], base: BatchGrowthJob | None = None, say: Say = nobody) -> BatchGrowthJob:
-    """Return the job of this name with the spec that the keywords give; missing fields are taken from `base`.
+def job_of(
+    name: str,
+    spec: Mapping[str, Any],
+    base: BatchGrowthJob | Mapping[str, Any] | None = None,
+    say: Say = nobody,
+) -> BatchGrowthJob:
+    """Return the job of this name with the spec that the keywords give; missing fields are taken from `base`, a job or
+    other keywords.
 
     Decimals may be numbers as well as strings: 0.05 stands for "0.05". Numbers may be those of NumPy or torch. `say`
     receives a line for each block of `base` that the choice of another type replaces. Raises SpecError with every
     fault; its paths are paths of keywords, such as `learning_rate.initial`.
     """
     tree: dict[str, Any] = {}
-    if base is not None:
+    if isinstance(base, Mapping):
+        tree = _as_manifest(base, ("spec",))
+    elif base is not None:
         tree = _without_empty(base.spec.model_dump(mode="json", by_alias=True, exclude_unset=True))
     given = {"spec": _as_manifest(spec, ("spec",))}
     whole = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": tree}

@@ -206,12 +206,27 @@ def _apply(document: Document, text: str, typed: list[KeyPath]) -> Fault | None:
 
 
 def _value(written: str, path: KeyPath, name: str) -> Document:
-    """Return the value as YAML reads it; for a string field the text itself, since the shell has removed the quotes."""
-    node = yaml.compose(written, Loader=ManifestLoader)
-    value = Document(None) if node is None else build(node, name)
-    if schema_at(path).get("type") == "string" and not isinstance(value.tree, str | dict | list):
-        return Document(written, {(): written}, value.faults)
-    return value
+    """Return the value as YAML reads it; for a string field the text itself, without quotes around the whole of it.
+
+    Raises YAMLError or RecursionError if it is not YAML and no string field, or has characters that YAML forbids.
+    """
+    is_text = schema_at(path).get("type") == "string"
+    try:
+        node = yaml.compose(written, Loader=ManifestLoader)
+    except (yaml.MarkedYAMLError, RecursionError):
+        if not is_text:
+            raise
+        node = None
+    if is_text and not _is_quoted(node, written):
+        return Document(written, {(): written})
+    return Document(None) if node is None else build(node, name)
+
+
+def _is_quoted(node: yaml.Node | None, written: str) -> bool:
+    """Return whether the node is one scalar in quotes, with nothing before or after them."""
+    if not isinstance(node, yaml.ScalarNode) or node.style not in ("'", '"'):
+        return False
+    return (node.start_mark.index, node.end_mark.index) == (0, len(written))
 
 
 def _replace(tree: Any, path: KeyPath, value: Any) -> bool:

@@ -66,6 +66,15 @@ def test_keywords_change_a_manifest() -> None:
     assert changed.metadata.name == "short"
 
 
+def test_keywords_change_other_keywords() -> None:
+    """A type that they choose replaces the other type with its settings; both may be spelled in either case."""
+    base = keywords(optimizer={"type": "SGD", "sgd": {"momentum": 0.9}})
+    changed = job_of("short", {"workers": {"examplesPerWorker": 32}, "optimizer": {"type": "AdamW"}}, base)
+
+    workers = keywords()["workers"] | {"examples_per_worker": 32}
+    assert changed == job_of("short", keywords(workers=workers, optimizer={"type": "AdamW"}))
+
+
 def test_every_fault_names_its_keyword() -> None:
     wrong = keywords(
         epoch=2,

@@ -87,6 +87,37 @@ def test_override(text: str, override: str, path: str, value: object) -> None:
     assert (found[2].epoch == 29) if value is None else (value == found)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "run #1",
+        " lead",
+        "*.csv",
+        "@home",
+        "%d",
+        "[x",
+        '"',
+        "it's: x",
+        "{epoch}",
+        "[a, b]",
+        "!!str 5",
+        "'a' or 'b'",
+        "~",
+    ],
+)
+def test_an_override_of_text_is_the_text_itself(text: str) -> None:
+    for written in (text, f"""'{text.replace("'", "''")}'"""):
+        arguments = read_manifest(DIGITS, [f"workload.arguments.title={written}"]).spec.workload.arguments
+        assert arguments["title"] == text
+
+
+def test_an_override_of_text_with_a_control_character_is_refused() -> None:
+    [fault] = faults(DIGITS, "workload.arguments.title=a\x1b[2J")
+    assert fault.endswith(
+        "a value that is not YAML; give path=value with the path below spec, such as batch.maximum=640"
+    )
+
+
 def test_overrides_replace_what_was_written() -> None:
     """A message quotes the override and not the file; a new union needs no more than one override."""
     assert faults(DIGITS, "batch.initial=1e9") == ["spec.batch.initial: 1e9; give a whole number from 1 to 16777216"]

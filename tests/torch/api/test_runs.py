@@ -226,6 +226,23 @@ def test_a_run_knows_where_its_workload_is(
     assert "; changed since the run: first_helper.py\n" in capsys.readouterr().err
 
 
+def test_a_run_stays_where_it_is_if_the_working_directory_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = train("small:net", output_dir="run", learning_rate={"initial": 0.1}, **SPEC)
+    assert run.folder == Path("run")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+    assert run.folder == tmp_path / "run"
+    assert run.model is not None
+    further = train("small:net", output_dir="further", learning_rate={"initial": 0.1}, initial_weights=run, **SPEC)
+    assert further.job.spec.initial_weights.path == str(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    assert run.folder == Path("run")
+
+
 @pytest.mark.fault("N09")
 def test_a_tree_that_was_moved_as_a_whole_is_found(tmp_path: Path, elsewhere: Path) -> None:
     own(tmp_path / "first", "first_helper", 4)

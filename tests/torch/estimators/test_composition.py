@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from batchgrowth_trainer import DaskClassifier, DaskRegressor, load
-from batchgrowth_trainer.dampers import NoiseScale
+from batchgrowth_trainer.dampers import GeoDamp, NoiseScale
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import make_blobs, make_regression
@@ -21,6 +21,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import nn
+from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
 X, Y = make_blobs(60, 4, centers=3, random_state=0)
@@ -193,6 +194,54 @@ def test_the_accuracy_of_probabilities_is_that_of_the_score() -> None:
     assert set(est.predict(X[40:])) == {False, True}
 
 
+LOSSES = [
+    (nn.BCELoss, functional.binary_cross_entropy, nn.Sigmoid),
+    (nn.BCEWithLogitsLoss, functional.binary_cross_entropy_with_logits, nn.Identity),
+    (nn.NLLLoss, functional.nll_loss, nn.LogSoftmax),
+]
+
+
+@pytest.mark.parametrize(("kind", "function", "last"), LOSSES, ids=lambda one: getattr(one, "__name__", ""))
+def test_a_function_of_torch_is_the_loss_that_its_class_is(kind: Any, function: Any, last: Any) -> None:
+    outputs = 2 if kind is nn.NLLLoss else 1
+    module = nn.Sequential(nn.Linear(4, outputs), last(1) if kind is nn.NLLLoss else last())
+    held_out = (X[40:], Y[40:] == 1)
+    fits = [
+        estimator(module=module, loss=loss).fit(X[:40], Y[:40] == 1, validation=held_out) for loss in (kind, function)
+    ]
+
+    assert fits[0].weights_sha256_ == fits[1].weights_sha256_
+    assert np.array_equal(fits[0].predict_proba(X), fits[1].predict_proba(X))
+    assert fits[0].history_[-1]["test_accuracy"] == fits[1].history_[-1]["test_accuracy"]
+
+
+def test_the_output_of_a_loss_by_function_is_one_score() -> None:
+    est = estimator(loss=functional.binary_cross_entropy_with_logits).fit(X, Y == 1)
+
+    assert est.module_.out_features == 1
+    with pytest.raises(ValueError, match="this loss tells two apart"):
+        est.fit(X, Y)
+
+
+def test_a_kept_run_with_a_lazy_module_has_its_model(tmp_path: Path) -> None:
+    """The pickle has one example's inputs, from which the module takes its sizes."""
+    rows = torch.from_numpy(X)
+    for name, data in (("arrays", (X, Y)), ("dataset", (TensorDataset(rows, torch.from_numpy(Y)),))):
+        est = estimator(module=nn.LazyLinear, module__out_features=3, output_dir=tmp_path / name).fit(*data)
+        kept = load(tmp_path / name).model
+        assert torch.equal(kept.weight, est.module_.weight)
+        assert (tmp_path / name / "workload.pkl").stat().st_size < 10_000
+
+
+def test_a_lazy_module_learns_from_examples_with_weights() -> None:
+    weights = np.where(Y == 0, 1.5, 0.5)
+    fits = [
+        estimator(module=module, module__out_features=3, **more).fit(X, Y, sample_weight=weights)
+        for module, more in ((nn.LazyLinear, {}), (nn.Linear, {"module__in_features": 4}))
+    ]
+    assert fits[0].weights_sha256_ == fits[1].weights_sha256_
+
+
 def test_a_run_can_be_kept(fitted: DaskClassifier, tmp_path: Path) -> None:
     est = estimator(output_dir=tmp_path / "kept").fit(X, Y)
     run = load(tmp_path / "kept")
@@ -250,3 +299,64 @@ def test_an_optimizer_by_name_and_one_of_torch_alone_are_one() -> None:
 
     assert set(fits) == {given.weights_sha256_}
     assert given.job_.spec.optimizer.type == "Torch"
+
+
+def test_a_type_chosen_in_spec_replaces_that_of_the_parameters() -> None:
+    growth = {"type": "Linear", "linear": {"examples_per_update": 2}}
+    chosen = {"optimizer": {"type": "AdamW"}, "batch": {"growth": growth}}
+    rule = GeoDamp(16, delay=1, factor=2)
+    given = {"optimizer__momentum": 0.9, "batch_size": rule, "max_batch_size": 32, "max_epochs": 1}
+    job = estimator(**given, spec=chosen).fit(X, Y).job_
+
+    assert (job.spec.optimizer.type, job.spec.batch.growth.type) == ("AdamW", "Linear")
+    assert job.spec.learning_rate.initial == "0.05"
+
+
+class Examples(Dataset[Any]):
+    """Examples as a function makes them of a row and a label."""
+
+    def __init__(self, made: Any, labels: Any) -> None:
+        self.made = made
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(X)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.made(torch.from_numpy(X[index]), self.labels[index])
+
+
+class Whole(nn.Module):
+    """A linear layer over its inputs, put together, in the order of their names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.layer(torch.cat([left, right], dim=1))
+        return outputs
+
+
+FORMS: dict[str, Any] = {
+    "parts": lambda row, label: (row[:2], row[2:], label),
+    "label": lambda row, label: {"left": row[:2], "right": row[2:], "label": label},
+    "target": lambda row, label: {"left": row[:2], "right": row[2:], "target": label},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_examples_have_the_forms_that_the_trainer_takes(form: str) -> None:
+    data = [Examples(FORMS[form], labels) for labels in (Y.tolist(), (Y + 5).tolist(), [f"{y} trees" for y in Y])]
+    fits = [estimator(module=Whole).fit(each, validation=each) for each in data]
+
+    assert len({est.weights_sha256_ for est in fits}) == 1
+    assert [list(est.classes_) for est in fits] == [[0, 1, 2], [5, 6, 7], ["0 trees", "1 trees", "2 trees"]]
+    assert len({est.score(each) for est, each in zip(fits, data, strict=True)}) == 1
+
+
+@pytest.mark.parametrize("kind", [torch.int8, torch.int16, torch.int32, torch.uint8])
+def test_labels_are_whole_numbers_of_any_size(fitted: DaskClassifier, kind: torch.dtype) -> None:
+    dataset = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y).to(kind))
+
+    assert estimator().fit(dataset, validation=dataset).weights_sha256_ == fitted.weights_sha256_

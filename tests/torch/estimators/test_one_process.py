@@ -73,6 +73,45 @@ def test_a_warm_start_goes_on(fitted: DaskClassifier) -> None:
     assert warm.weights_sha256_ == fitted.weights_sha256_
 
 
+ENDED: list[dict[str, Any]] = [
+    {"epochs": 2},
+    {"evaluation": {"stop_early": {"metric": "loss", "mode": "Minimize", "patience": 1, "minimum_change": 9}}},
+]
+
+
+@pytest.mark.parametrize("spec", ENDED, ids=["at its last epoch", "early"])
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_warm_start_after_the_end_changes_nothing(spec: dict[str, Any], kept: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "kept" if kept else None
+    warm = DaskClassifier(net, **PARAMETERS, warm_start=True, spec=spec, output_dir=folder)
+    warm.fit(X, Y, validation=TEST)
+    before = (warm.weights_sha256_, warm.n_iter_, warm.history_, warm.meta_)
+
+    warm.fit(X, Y, validation=TEST)
+    assert before == (warm.weights_sha256_, warm.n_iter_, warm.history_, warm.meta_)
+    assert warm.n_iter_ == 2
+
+
+@pytest.mark.parametrize("count", [600, 1437])
+def test_pieces_of_other_lengths_are_the_same_in_a_folder(fitted: DaskClassifier, tmp_path: Path, count: int) -> None:
+    pieces = [clone(fitted), clone(fitted).set_params(output_dir=tmp_path / "kept")]
+    for rows in (1000, count, count):
+        for piece in pieces:
+            piece.partial_fit(X[:rows], Y[:rows])
+
+    assert pieces[0].weights_sha256_ == pieces[1].weights_sha256_
+    assert pieces[0].history_[-1]["updates"] == pieces[1].history_[-1]["updates"]
+    assert (tmp_path / "kept" / "earlier" / "1" / "model.safetensors").is_file()
+
+
+def test_an_estimator_goes_on_in_the_folder_of_another(fitted: DaskClassifier, tmp_path: Path) -> None:
+    alone = clone(fitted).set_params(max_epochs=1).fit(X, Y)
+    clone(fitted).set_params(output_dir=tmp_path, random_state=1).fit(X, Y)
+    alone.set_params(output_dir=tmp_path, warm_start=True, max_epochs=2).fit(X, Y)
+
+    assert alone.weights_sha256_ == fitted.weights_sha256_
+
+
 def test_it_learns(fitted: DaskClassifier) -> None:
     images, labels = TEST.tensors
 

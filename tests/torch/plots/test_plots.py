@@ -85,6 +85,20 @@ def test_the_output_can_be_named(tmp_path: Path, name: str) -> None:
     assert all(path.exists() for path in wanted)
 
 
+@pytest.mark.parametrize("name", [".", "figures"])
+def test_the_output_may_be_a_folder(
+    tmp_path: Path, digits_job: MakeJob, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "figures").mkdir()
+    run = write_run(tmp_path / "digits")
+    monkeypatch.chdir(tmp_path)
+    wanted = (Path(name) / "plot.png", Path(name) / "plot.html")
+    assert plot_runs([run], Path(name)) == wanted
+    wanted[0].unlink()
+    assert plot_plan(Course(digits_job().spec), Path(name)) == wanted[0]
+    assert all(path.exists() for path in wanted)
+
+
 @pytest.mark.fault("N13")
 def test_the_output_may_be_another_picture(tmp_path: Path) -> None:
     run = write_run(tmp_path / "digits")

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from batchgrowth.errors import CheckpointError, DataError, Interrupted, Workload
 from batchgrowth_trainer import commands
 from batchgrowth_trainer.api import load
 from batchgrowth_trainer.building import build_replica
+from batchgrowth_trainer.record.runs import recorded_course
 from batchgrowth_trainer.record.snapshot import weights_sha256
 from batchgrowth_trainer.sinks.report import Reporter
 from batchgrowth_trainer.training import Options, train
@@ -52,6 +54,22 @@ def test_from_every_checkpoint_the_same_end_and_best_follow(
         again = train(job, Options(output_dir=interrupted(folder, update), resume=True))
         assert judged(whole) == judged(again)
     assert whole == train(job, Options(output_dir=folder, resume=True)), "it trained on after its early end"
+
+
+def test_the_course_of_a_run_ends_where_the_run_did(small_job: Any, tmp_path: Path) -> None:
+    """The summary says so, and the last checkpoint until there is one."""
+    summary = train(small_job(*NET, ENDS), Options(output_dir=tmp_path))
+    plan = recorded_course(tmp_path).plan
+    assert (summary["epochs"], summary["updates"]) == (plan.epochs, plan.updates) == (5, plan.updates)
+    (tmp_path / "summary.json").unlink()
+    assert recorded_course(tmp_path).plan == plan
+    shutil.rmtree(tmp_path / "checkpoints")
+    assert recorded_course(tmp_path).plan.epochs == 8
+
+
+def test_the_course_of_a_run_that_was_not_ended_early_is_whole(small_job: Any, tmp_path: Path) -> None:
+    train(small_job(*NET, ENDS.replace("patience: 4, minimumChange: '9'", "patience: 7")), Options(output_dir=tmp_path))
+    assert recorded_course(tmp_path).plan.epochs == 8
 
 
 def test_the_best_weights_give_what_their_evaluation_found(

@@ -16,6 +16,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 from torch import Tensor, nn
+from torch.nn import functional
 
 from batchgrowth_trainer.estimators import fitting
 from batchgrowth_trainer.estimators.examples import (
@@ -46,6 +47,8 @@ _MOST_WORKERS = 8
 _SHARED = ("cluster", "callbacks")
 """The parameters that a clone shares: they stand for processes, files and connections."""
 _ORDERS = ("auto", "given", "sorted")
+_INDICES = (torch.int64, torch.uint8)
+"""The types of the numbers of classes that torch's losses take."""
 _LARGEST_SEED = 2**31 - 1
 
 
@@ -105,7 +108,8 @@ class _Estimator(TakesData, NestedParameters):
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, validation: Any = None) -> Self:
         """Train for `max_epochs` epochs, from the beginning or, with `warm_start`, from where the last fit ended.
 
-        `validation` is (X, y) or a Dataset, on which the loss and `metrics` are computed after each epoch.
+        `validation` is (X, y) or a Dataset, on which the loss and `metrics` are computed after each epoch. Nothing
+        changes if the last fit has reached the end that `spec` sets, or was ended early.
         Raises ValueError for parameters and data with faults, WorkloadError for code with faults.
         """
         goes_on = self.warm_start and hasattr(self, "module_")
@@ -159,7 +163,8 @@ class _Estimator(TakesData, NestedParameters):
             sinks=self.callbacks,
             progress=bool(self.verbose),
         )
-        self._learn(job, recipe, fitted, seed, goes_on=goes_on)
+        if fitted is not None:
+            self._learn(job, recipe, fitted, seed, goes_on=goes_on)
         return self
 
     def _learn(self, job: Any, recipe: Recipe, fitted: fitting.Fitted, seed: int, *, goes_on: bool) -> None:
@@ -361,8 +366,9 @@ class DaskClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         if reset:
             self._set_classes(labels)
         encoded(labels, self.classes_)  # refuses other labels
-        is_number = self.classes_.dtype.kind in "iu"
-        if is_number and np.array_equal(self.classes_, np.arange(len(self.classes_))):
+        _, target = fetch(dataset, torch.tensor([0], dtype=torch.int64))
+        is_index = isinstance(target, Tensor) and target.dtype in _INDICES
+        if is_index and np.array_equal(self.classes_, np.arange(len(self.classes_))):
             return Given(dataset)
         return Given(dataset, self.classes_)
 
@@ -453,5 +459,15 @@ def _probabilities(outputs: np.ndarray, loss: Any) -> np.ndarray:
     return likely
 
 
+_CLASSES = (
+    (functional.binary_cross_entropy, nn.BCELoss),
+    (functional.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss),
+    (functional.nll_loss, nn.NLLLoss),
+)
+"""Functions of torch, and the classes of the same losses."""
+
+
 def _is_of(loss: Any, *kinds: type) -> bool:
+    """Return whether the loss is one of these classes, an object of one, or torch's function for one."""
+    loss = next((kind for function, kind in _CLASSES if loss is function), loss)
     return isinstance(loss, kinds) or (isinstance(loss, type) and issubclass(loss, kinds))

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import TensorDataset
 
-from batchgrowth_trainer.replica.data import fetch
+from batchgrowth_trainer.replica.data import fetch, pair
 from batchgrowth_trainer.workload import Dataset
 from batchgrowth_trainer.workloads.dask_arrays import DaskArrays
 
@@ -35,7 +35,7 @@ class InMemory:
     """Tensors of equal length, of which one row each makes an example: inputs, target, and perhaps a weight.
 
     `travel` says how they are pickled: "inside" the pickle, in a "file" of a folder, or "not at all", for a record of a
-    fit that needs no data.
+    fit that needs no data. The inputs of one example are in the pickle in any case, since a lazy module needs them.
     """
 
     def __init__(self, *tensors: Tensor, is_weighted: bool = False) -> None:
@@ -43,6 +43,7 @@ class InMemory:
         self.travels = "inside"
         self._tensors: tuple[Tensor, ...] | None = tensors
         self._length = len(tensors[0])
+        self._first: Any = None
         self._path = ""
 
     def __len__(self) -> int:
@@ -60,8 +61,9 @@ class InMemory:
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled; the tensors only if they travel inside."""
         state = dict(vars(self))
-        if self.travels != "inside":
+        if self.travels != "inside" and self._tensors is not None:
             state["_tensors"] = None
+            state["_first"] = first_inputs(self.dataset())
         if self.travels != "file":
             state["_path"] = ""
         return state
@@ -72,15 +74,16 @@ class InMemory:
         if tensors is None and self._path and Path(self._path).is_file():
             tensors = tuple(torch.load(self._path, mmap=True, weights_only=True))
         if tensors is None:
-            return _Gone(self._length)
+            return _Gone(self._length, self._first)
         return TensorDataset(*tensors)
 
 
 @dataclass(frozen=True, slots=True)
 class _Gone:
-    """The examples of a fit that is over: the run's folder has no data."""
+    """The examples of a fit that is over: the run's folder has no data but the inputs of the first example."""
 
     length: int
+    first: Any
 
     def __len__(self) -> int:
         return self.length
@@ -98,6 +101,7 @@ class Given:
         self._dataset = dataset
         self._labels = labels
         self._length = len(dataset)
+        self._first: Any = None
         self._travels = True
 
     def __len__(self) -> int:
@@ -109,12 +113,14 @@ class Given:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled."""
-        return vars(self) if self._travels else {**vars(self), "_dataset": None}
+        if self._travels or self._dataset is None:
+            return vars(self)
+        return {**vars(self), "_dataset": None, "_first": first_inputs(self._dataset)}
 
     def dataset(self) -> Dataset:
         """Return the data set, with the number of its class as each target."""
         if self._dataset is None:
-            return _Gone(self._length)
+            return _Gone(self._length, self._first)
         if self._labels is None:
             own: Dataset = self._dataset
             return own
@@ -122,6 +128,14 @@ class Given:
 
 
 TrainingSet = InMemory | Given
+
+
+def first_inputs(dataset: Dataset) -> Any:
+    """Return the inputs of the first example, as a batch of one; also of a fit that is over."""
+    if isinstance(dataset, _Gone):
+        return dataset.first
+    inputs, _ = fetch(dataset, torch.tensor([0], dtype=torch.int64))
+    return inputs
 
 
 class _Encoded:
@@ -134,9 +148,11 @@ class _Encoded:
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        inputs, target = self._dataset[index]
-        return inputs, self._numbers[plain_label(target)]
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        example = self._dataset[index]
+        inputs, target = pair(example, "train")
+        parts = inputs if isinstance(example, list | tuple) and len(example) > 2 else (inputs,)
+        return (*parts, self._numbers[plain_label(target)])
 
 
 def plain_label(target: Any) -> Any:
@@ -264,7 +280,7 @@ def labels_in(dataset: Any) -> np.ndarray:
     targets = getattr(dataset, "targets", None) if getattr(dataset, "target_transform", None) is None else None
     if isinstance(targets, Tensor | Sequence | np.ndarray) and len(targets) == len(dataset):
         return np.asarray(targets)
-    return np.array([plain_label(dataset[index][-1]) for index in range(len(dataset))])
+    return np.array([plain_label(pair(dataset[index], "train")[1]) for index in range(len(dataset))])
 
 
 # --- From X, y and sample_weight to examples ---
@@ -312,7 +328,7 @@ class TakesData:
         if not hasattr(dataset, "__len__") or not len(dataset):
             given = "a Dataset without examples, or without a length, was given"
             raise SpecError([Fault("X", given, "give a map-style Dataset with at least one example")])
-        inputs, _ = fetch(dataset, torch.tensor([0], dtype=torch.int64))
+        inputs = first_inputs(dataset)
         if reset and isinstance(inputs, Tensor) and inputs.ndim == 2:
             self.n_features_in_ = inputs.shape[1]
         return self._given(dataset, reset=reset)

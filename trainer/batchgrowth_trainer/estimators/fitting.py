@@ -5,13 +5,14 @@ import sys
 import threading
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 from batchgrowth.errors import Fault, SpecError
+from batchgrowth.growth_decisions import Course
 from batchgrowth.notes import notes
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.position import Position
@@ -27,11 +28,11 @@ from batchgrowth_trainer.estimators.workload import Recipe
 from batchgrowth_trainer.pool.borrowed import Borrowed
 from batchgrowth_trainer.pool.kept import KEPT
 from batchgrowth_trainer.pool.scratch import scratch_folder
-from batchgrowth_trainer.record.checkpoint import CheckpointStore, Saved, newest_whole
+from batchgrowth_trainer.record.checkpoint import CheckpointStore, Saved, newest_whole, state_bytes
 from batchgrowth_trainer.record.decided import course_of
 from batchgrowth_trainer.record.functions import is_importable, lent, pickled
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow
-from batchgrowth_trainer.record.output import WEIGHTS_FILE
+from batchgrowth_trainer.record.output import WEIGHTS_FILE, OutputFolder
 from batchgrowth_trainer.record.snapshot import Snapshot
 from batchgrowth_trainer.record.storage import CHECKPOINTS
 from batchgrowth_trainer.replica.flat import modules_of
@@ -101,8 +102,8 @@ def fit(
     folder: Path | None = None,
     sinks: Sequence[Sink] = (),
     progress: bool = False,
-) -> Fitted:
-    """Train the job on from `before`, or from the beginning, and return what it leaves.
+) -> Fitted | None:
+    """Train the job on from `before`, or from the beginning, and return what it leaves; None if no update is left.
 
     `cluster` is a Dask cluster or the address of one; by default, this process trains if there is work for only one,
     and else workers of this machine, which are kept for the next fit.
@@ -117,6 +118,11 @@ def fit(
         scratch = stack.enter_context(scratch_folder())
         place = folder or scratch / "run"
         plan = make_plan(job.spec)
+        if before is not None:
+            course = course_of(job.spec, before.snapshot.tensors, plan)
+            at = _position_from(course, before.snapshot.position)
+            if course.plan.is_done(at):
+                return None
         workers: dict[str, Any] = {"cluster": KEPT.lent}
         travels = "file"
         if cluster is None and is_alone(job, plan):
@@ -132,7 +138,7 @@ def fit(
             if examples is not None:
                 examples.travel(travels, scratch, name)
         if before is not None:
-            _save(place, job, plan, before)
+            _save(place, job, before, at)
         entrypoint = job.spec.workload.entrypoint
         stack.enter_context(lent(entrypoint, recipe.workload))
         options = training.Options(
@@ -184,19 +190,33 @@ def in_this_process(job: BatchGrowthJob) -> BatchGrowthJob:
     return job.model_copy(update={"spec": spec})
 
 
-def _save(folder: Path, job: BatchGrowthJob, plan: Plan, before: Saved) -> None:
-    """Write the state from which the job goes on as a checkpoint of the job."""
-    snapshot = before.snapshot
-    course = course_of(job.spec, snapshot.tensors, plan)
-    at = position_in(course.plan, snapshot.position)
-    if at != snapshot.position and course.is_measured:
-        given = f"{plan.examples_per_epoch:,} examples were given, or other parameters than before"
+def _position_from(course: Course, before: Position) -> Position:
+    """Return where the course goes on after `before`. Raises SpecError if a measured growth has not led there."""
+    at = position_in(course.plan, before)
+    if at != before and course.is_measured:
+        given = f"{course.plan.examples_per_epoch:,} examples were given, or other parameters than before"
         remedy = "give as many as in the calls before: what a measured growth has decided belongs to the updates done"
         raise SpecError([Fault("X", given, remedy)])
+    return at
+
+
+def _save(folder: Path, job: BatchGrowthJob, before: Saved, at: Position) -> None:
+    """Write the state from which the job goes on as a checkpoint of the job.
+
+    A run in the folder that has not ended in this state is set aside, since a resume would go on from that run.
+    """
+    there = newest_whole(folder / CHECKPOINTS)
+    if there is None or at != before.snapshot.position or not _is_same(there.snapshot, before.snapshot):
+        with closing(OutputFolder(folder)) as output:
+            output.set_earlier_run_aside()
     kept = {key: before.story[key] for key in ("seconds", "resizes", "recoveries")}
     story = {**kept, "evaluated": at.epoch}
     store = CheckpointStore(folder / CHECKPOINTS, mathematics(job.spec), job.spec.checkpoint.keep)
-    store.save(Snapshot(at, snapshot.tensors), story)
+    store.save(Snapshot(at, before.snapshot.tensors), story)
+
+
+def _is_same(one: Snapshot, other: Snapshot) -> bool:
+    return one.position == other.position and state_bytes(one) == state_bytes(other)
 
 
 def position_in(plan: Plan, position: Position) -> Position:

@@ -126,7 +126,9 @@ def job_with(
 ) -> BatchGrowthJob:
     """Return the job that the parameters describe, for a training set of so many examples.
 
-    `workers` is the most that there may be. Raises SpecError with every fault, each with the name of its parameter.
+    The fields of the parameter `spec` come before the other parameters, and a type that it chooses replaces theirs with
+    its settings. `workers` is the most that there may be. Raises SpecError with every fault, each with the name of its
+    parameter.
     """
     damper = damper_of(estimator.batch_size, estimator.nested("batch_size"))
     optimizer, rate = optimizer_of(estimator.optimizer, estimator.nested("optimizer"))
@@ -151,9 +153,8 @@ def job_with(
         },
         "workload": workload,
     }
-    _merge(spec, estimator.spec or {})
     try:
-        return job_of(name, spec)
+        return job_of(name, estimator.spec or {}, spec)
     except SpecError as error:
         faults = [Fault(*map(in_parameters, (one.path, one.given, one.remedy))) for one in error.faults]
         if _is_number(estimator.batch_size):
@@ -180,11 +181,3 @@ def _device(device: Any) -> str:
     if kind not in names:
         raise SpecError([Fault("device", f"{device!r} was given", "give auto, cpu or cuda")])
     return names[kind]
-
-
-def _merge(tree: dict[str, Any], given: Mapping[str, Any]) -> None:
-    for key, value in given.items():
-        if isinstance(value, Mapping) and isinstance(tree.get(key), dict):
-            _merge(tree[key], value)
-        else:
-            tree[key] = value

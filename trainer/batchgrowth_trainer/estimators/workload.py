@@ -12,9 +12,8 @@ from batchgrowth.errors import Fault, SpecError
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from batchgrowth_trainer.estimators.examples import TrainingSet
-from batchgrowth_trainer.replica.data import fetch
-from batchgrowth_trainer.workload import Dataset, Workload, correct, predict
+from batchgrowth_trainer.estimators.examples import TrainingSet, first_inputs
+from batchgrowth_trainer.workload import Workload, correct, predict
 
 SIZES = ("n_features_in", "n_outputs")
 """Parameters of a module that the estimator fills in, from the data, if they are not given."""
@@ -40,7 +39,8 @@ class Recipe:
         """Return the workload; its model draws its weights from torch's global generator."""
         train = self.train.dataset()
         model = made_module(self.module, self.module_settings, self.sizes)
-        initialize_lazy(model, train)
+        inputs = first_inputs(train)
+        initialize_lazy(model, _parted(inputs)[0] if self.train.is_weighted else inputs)
         loss = per_example(self.loss, self.loss_settings)
         test = None
         if self.validation is not None:
@@ -51,8 +51,14 @@ class Recipe:
 
 def _weighted(loss: Callable[[Any, Any], Tensor], model: nn.Module, inputs: Any, weights: Tensor) -> Tensor:
     """Return the losses of a shard whose examples are (inputs, target, weight), each times its weight."""
+    own, target = _parted(inputs)
+    return loss(predict(model, own), target) * weights
+
+
+def _parted(inputs: Any) -> tuple[Any, Any]:
+    """Return the inputs and the target of examples with weights, for which the trainer takes both as inputs."""
     *parts, target = inputs
-    return loss(predict(model, parts[0] if len(parts) == 1 else tuple(parts)), target) * weights
+    return parts[0] if len(parts) == 1 else tuple(parts), target
 
 
 # --- The module ---
@@ -94,11 +100,10 @@ def made_module(module: Any, settings: Mapping[str, Any], sizes: Mapping[str, in
     return made
 
 
-def initialize_lazy(model: nn.Module, train: Dataset) -> None:
-    """Give layers without sizes, such as LazyLinear, the sizes of the first example."""
+def initialize_lazy(model: nn.Module, inputs: Any) -> None:
+    """Give layers without sizes, such as LazyLinear, the sizes of these inputs, which are a batch."""
     if not any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
         return
-    inputs, _ = fetch(train, torch.tensor([0], dtype=torch.int64))
     training = model.training
     model.eval()
     with torch.no_grad():

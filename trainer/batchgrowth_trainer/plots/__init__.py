@@ -15,7 +15,7 @@ from batchgrowth_trainer.record.runs import read_run
 __all__ = ["plot_plan", "plot_runs"]
 
 
-STEM = "plot"
+DEFAULT = "plot.png"
 PICTURES = (".png", ".svg", ".pdf")
 """The suffixes of pictures that can be written."""
 PAGE = ".html"
@@ -25,15 +25,15 @@ def plot_runs(directories: Sequence[Path], output: Path | None = None) -> tuple[
     """Write a picture and an HTML page with one figure of the runs in `directories`, and return their paths.
 
     `output` is the path of the picture, a PNG, SVG or PDF by its suffix, or that of the page; the other is written
-    beside it. By default one run is plotted into its own directory and several into the current one, as plot.png and
-    plot.html.
+    beside it. If it is a folder, they are its plot.png and plot.html. By default one run is plotted into its own
+    directory and several into the current one.
     Raises DataError if a directory holds no run, BatchGrowthError if a file cannot be written.
     """
     if not directories:
         raise DataError("RUN: none was given; name at least one --output-dir of a run")
     figure = figure_of([read_run(directory) for directory in directories])
-    target = output or (directories[0] if len(directories) == 1 else Path()) / STEM
-    picture = _picture(target)
+    folder = directories[0] if len(directories) == 1 else Path()
+    picture = folder / DEFAULT if output is None else _picture(output)
     page = picture.with_suffix(PAGE)
     try:
         picture.parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,8 @@ def plot_runs(directories: Sequence[Path], output: Path | None = None) -> tuple[
 
 
 def plot_plan(course: Course, output: Path) -> Path:
-    """Draw a plan into the file `output`, a PNG, SVG or PDF by its suffix, and return its path.
+    """Draw a plan into the file `output`, a PNG, SVG or PDF by its suffix, or as plot.png into the folder `output`, and
+    return the picture's path.
 
     Raises BatchGrowthError if it cannot be written.
     """
@@ -59,7 +60,9 @@ def plot_plan(course: Course, output: Path) -> Path:
 
 
 def _picture(target: Path) -> Path:
-    """Return the path of the picture: a name without the suffix of a picture gets .png."""
+    """Return the path of the picture: a name without the suffix of a picture gets .png, a folder has plot.png."""
+    if target.is_dir():
+        return target / DEFAULT
     if target.suffix.lower() in PICTURES:
         return target
     if target.suffix == PAGE:

@@ -67,11 +67,13 @@ def course_of(spec: JobSpec, tensors: Mapping[str, Tensor], plan: Plan) -> Cours
 
     `plan` follows from the spec alone.
     """
+    return Course(spec, decisions_in(tensors), early_end_in(spec, tensors), plan)
+
+
+def early_end_in(spec: JobSpec, tensors: Mapping[str, Tensor]) -> int | None:
+    """Return the epoch after which stopEarly ended the training that has the state `tensors`; None if it has not."""
     judged = judged_in(tensors, STOP, spec.evaluation.stop_early)
-    end = None
-    if judged is not None:
-        end = early_end(spec, judged)
-    return Course(spec, decisions_in(tensors), end, plan)
+    return None if judged is None else early_end(spec, judged)
 
 
 def mark_of(watched: WatchedMetric) -> int:

@@ -78,7 +78,28 @@ def recorded_course(directory: Path, manifest: Path | None = None, overrides: Se
     if changes:
         fault = Fault(str(manifest or "--set"), f"another job than that of {directory} ({changes})", "undo the change")
         raise SpecError([fault])
-    return Course(asked.spec, decisions_of(directory, recorded))
+    return Course(asked.spec, decisions_of(directory, recorded), _early_end(directory, recorded))
+
+
+def _early_end(directory: Path, job: BatchGrowthJob) -> int | None:
+    """Return the epoch after which stopEarly ended the run, from the summary, else from the newest checkpoint.
+
+    None if it has not.
+    """
+    if job.spec.evaluation.stop_early is None:
+        return None
+    # Here for the reason that `_kept_decisions` has.
+    from batchgrowth_trainer.record.checkpoint import newest_whole
+    from batchgrowth_trainer.record.decided import early_end_in
+
+    summary = None
+    with suppress(CheckpointError):  # as for the decisions
+        summary = read_summary(directory)
+    if summary is not None:
+        stopped = summary.get("stoppedEarly")
+        return stopped["afterEpoch"] if stopped else None
+    saved = newest_whole(directory / CHECKPOINTS)
+    return None if saved is None else early_end_in(job.spec, saved.snapshot.tensors)
 
 
 def decisions_of(directory: Path, job: BatchGrowthJob) -> list[BatchDecision]:

@@ -198,7 +198,7 @@ def fetch(
     Raises DataError if an item cannot be read, a ReadFault if that may pass, and WorkloadError if it has no target.
     """
     if type(dataset) is TensorDataset and collate is None:
-        return _pair([tensor[indices] for tensor in dataset.tensors], name)
+        return pair([tensor[indices] for tensor in dataset.tensors], name)
     many = getattr(dataset, "__getitems__", None)
     numbers = indices.tolist()
     of = f"of {type(dataset).__name__}", name
@@ -209,11 +209,14 @@ def fetch(
     else:
         items = [attempt(partial(_read, dataset.__getitem__, number, of, (number,))) for number in numbers]
     source = collate or getattr(dataset, "__getitem__", None)
-    return _pair(_collated(items, collate, source), name, source)
+    return pair(_collated(items, collate, source), name, source)
 
 
-def _pair(columns: Any, name: str, source: Any = None) -> tuple[Any, Any]:
-    """Split a batch of the data set `name`, which the function `source` made, into inputs and target."""
+def pair(columns: Any, name: str, source: Any = None) -> tuple[Any, Any]:
+    """Split a batch or an example of the data set `name`, which the function `source` made, into inputs and target.
+
+    Raises WorkloadError if it has no target.
+    """
     if isinstance(columns, (list, tuple)) and len(columns) == 2:
         return columns[0], columns[1]
     if isinstance(columns, Mapping):
