@@ -85,7 +85,7 @@ def test_what_is_done_is_the_same(small_job: Any, before: Any, now: Any, epoch: 
         (DELAYED, (*DELAYED, "epochs=3"), 3, "with exchange Delayed the gradient of update 37 is computed already, or"),
         (
             DELAYED, (*DELAYED, "batch={initial: 8, shard: 4, maximum: 16, growth: {type: Milestones, milestones: "
-            "{steps: [{update: 25, batchSize: 16}]}}}"), 2, "with exchange Delayed the gradient of update 26 is computed",
+            "{steps: [{update: 25, batchSize: 16}]}}}"), 2, "with exchange Delayed the gradient of update 26 is",
         ),
         (
             (*CONSTANT, "exchange={type: Delayed}"), (*CONSTANT, "exchange={type: Delayed}", "epochs=40"), DONE,

@@ -116,7 +116,7 @@ def test_an_early_end_cannot_change(small_job: Any, tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         train(small_job(*NET, ENDS), Options(output_dir=tmp_path), stop_requested=lambda: next(calls) >= 24)
     for other in ((), (ENDS.replace("4", "3"),), (ENDS, "evaluation.everyEpochs=2", "epochs=9")):
-        with pytest.raises(CheckpointError, match=r"belongs to another job \(.*evaluation: "):
+        with pytest.raises(CheckpointError, match=r"belongs to another job \(.*evaluation\."):
             train(small_job(*NET, *other), Options(output_dir=tmp_path, resume=True))
 
 
