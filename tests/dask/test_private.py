@@ -34,6 +34,7 @@ from batchgrowth_trainer.pool.local_cluster import local_cluster
 from distributed import Client
 
 KEPT = (*settings.KEPT, "PYTHONHASHSEED", "DASK_LOGGING__DISTRIBUTED")  # and those that the run sets
+SHOWN = ("tls_ca_file", "tls_client_cert", "tls_client_key")
 
 def seen_by_a_worker(dask_worker, KEPT):
     import dask
@@ -64,7 +65,7 @@ if __name__ == "__main__":
             "fork server": forkserver._forkserver._forkserver_address,
             "scratch": cluster.workers[0].local_directory,
             "after": os.environ.get("PYTHONHASHSEED"),
-            "certificate": {n: getattr(cluster.security, n) for n in ("tls_ca_file", "tls_client_cert", "tls_client_key")},
+            "certificate": {name: getattr(cluster.security, name) for name in SHOWN},
         }
         print(json.dumps(seen), flush=True)
         sys.stdin.read()
