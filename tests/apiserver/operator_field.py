@@ -33,7 +33,7 @@ CHILDREN = [
     CLUSTER, WORKERS, TRAINER,
 ]  # fmt: skip
 CLAIM = Ref("PersistentVolumeClaim", "digits-checkpoints")
-KEPT = {"checkpoint": {"volume": {"size": "1Gi"}}}
+KEPT: dict[str, Any] = {"checkpoint": {"volume": {"size": "1Gi"}}}
 """The part of a spec by which a job has that claim besides."""
 PATIENCE_SECONDS = 30
 
@@ -98,9 +98,9 @@ class Field:
     def delete(self, ref: Ref) -> None:
         self.api.delete(ref, self.namespace, self.get(ref)["metadata"]["uid"], "Background")
 
-    def apply(self, **spec: Any) -> None:
+    def apply(self, name: str = JOB.name, **spec: Any) -> None:
         job = yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text())
-        job["metadata"]["namespace"] = self.namespace
+        job["metadata"] |= {"name": name, "namespace": self.namespace}
         job["spec"] |= spec
         self.api._send("post", KINDS[JOB.kind], KINDS[JOB.kind].path(self.namespace), body=job)
 

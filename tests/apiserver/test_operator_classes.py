@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+from batchgrowth_operator.seen.observed import Ref
 from operator_field import CHILDREN, IMAGE, JOB, TRAINER, WORKERS, Field, until
 
 OTHER_CLASS, OTHER_IMAGE = "blue", "example/trainer:2"
@@ -51,6 +52,10 @@ def test_a_job_has_the_operator_of_its_class(shared: Field) -> None:
 
 
 def test_a_job_of_a_class_that_nobody_serves_is_left_alone(shared: Field) -> None:
+    for name, served in (("none", {}), (OTHER_CLASS, {"operatorClass": OTHER_CLASS})):
+        shared.apply(name, **served)
+    for name in ("none", OTHER_CLASS):
+        until(lambda name=name: "status" in shared.get(Ref(JOB.kind, name)))
     shared.apply(operatorClass="green")
     shared.rest()
     assert "status" not in shared.get(JOB)

@@ -58,8 +58,11 @@ def test_the_dask_operator_s_crd_goes_while_it_is_watched(ground: Field, apiserv
 
 
 @pytest.mark.fault("B04")
-def test_two_operators_make_one_outcome(ground: Field) -> None:
-    ground.start()
+def test_two_operators_make_one_outcome(make_field: Callable[[], Field], tmp_path: Path) -> None:
+    ground, logs = make_field(), [tmp_path / "first", tmp_path / "second"]
+    for log in logs:
+        ground.start(log=log)
+    until(lambda: [works(log) for log in logs], [True, True])
     ground.apply()
     until(ground.is_complete)
     ground.report(440)
@@ -69,27 +72,37 @@ def test_two_operators_make_one_outcome(ground: Field) -> None:
     time.sleep(3)
 
     assert before == ground.everything()
+    assert [operator.is_alive() for operator in ground.operators] == [True, True]
+
+
+def works(log: Path) -> bool:
+    """Whether the operator with that log has begun its work."""
+    return log.exists() and "begins to work on" in log.read_text()
 
 
 @pytest.mark.fault("B04")
-def test_one_of_two_works_and_the_other_takes_over(make_field: Callable[[], Field]) -> None:
-    ground = make_field()
+def test_one_of_two_works_and_the_other_takes_over(make_field: Callable[[], Field], tmp_path: Path) -> None:
+    ground, logs = make_field(), [tmp_path / "first", tmp_path / "second"]
 
     def holder() -> str:
         lease = ground.api.get_lease(ground.namespace, "operators")
         return str(lease["spec"]["holderIdentity"]) if lease else ""
 
-    first = ground.start(holder="first")
+    first = ground.start(holder="first", log=logs[0])
     until(holder, "first")
-    ground.start(holder="second")
+    second = ground.start(holder="second", log=logs[1])
+    until(lambda: logs[1].exists() and "second waits for the lease" in logs[1].read_text())
     ground.apply()
     until(ground.is_complete)
+    assert [works(log) for log in logs] == [True, False]
+    assert [first.is_alive(), second.is_alive()] == [True, True]
 
     first.kill()
     ground.report(440)
 
     until(ground.replicas, 4)
     assert holder() == "second"
+    assert works(logs[1])
 
 
 @pytest.mark.fault("B12")

@@ -4,8 +4,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import yaml
 from batchgrowth import names
+from batchgrowth_operator.seen.observed import TRAINER, WORKER
 
 from charts.folders import ROOT
 
@@ -49,7 +51,7 @@ SCRAPED = {"prometheus.io/scrape": "true", "prometheus.io/port": "9090"}
 
 def test_a_trainer_is_scraped_under_its_job() -> None:
     """With the labels of the dashboard."""
-    labels = relabelled(discovered(names.labels("digits", "trainer"), SCRAPED))
+    labels = relabelled(discovered(names.labels("digits", TRAINER), SCRAPED))
 
     assert labels == {
         "__address__": "10.0.0.7:9090",
@@ -73,10 +75,16 @@ def test_the_operator_is_scraped(render: Callable[..., Objects]) -> None:
 
 
 def test_no_other_pod_is_scraped() -> None:
-    """Neither pods of other applications, nor a finished trainer, nor a worker, which has no metrics."""
-    trainer = names.labels("digits", "trainer")
-
+    """Neither pods of other applications, nor one without the annotations."""
     assert relabelled(discovered({"app.kubernetes.io/part-of": "other"}, SCRAPED)) is None
-    assert relabelled(discovered(trainer, SCRAPED, "Succeeded")) is None
-    assert relabelled(discovered(trainer, {})) is None
-    assert relabelled(discovered(names.labels("digits", "workers"), SCRAPED)) is None
+    assert relabelled(discovered(names.labels("digits", TRAINER), {})) is None
+
+
+@pytest.mark.parametrize("role", [WORKER, "scheduler"])
+def test_roles_without_metrics_are_not_scraped(role: str) -> None:
+    assert relabelled(discovered(names.labels("digits", role), SCRAPED)) is None
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Succeeded", "Failed"])
+def test_a_trainer_that_does_not_run_is_not_scraped(phase: str) -> None:
+    assert relabelled(discovered(names.labels("digits", TRAINER), SCRAPED, phase)) is None

@@ -15,6 +15,7 @@ import psutil
 import pytest
 import yaml
 from batchgrowth.errors import Interrupted
+from batchgrowth_trainer.record.output import JOURNAL_FILE
 
 ROOT = Path(__file__).parents[2]
 USER_CODE = Path(__file__).parent / "user_code"
@@ -229,26 +230,31 @@ def test_a_signal_while_the_workers_start(start: Start, manifest: Path) -> None:
 @pytest.mark.fault("C04", "C23")
 @pytest.mark.sampled(1)
 def test_kill_9_of_the_whole_run_and_resume_again_and_again(
-    start: Start, manifest: Path, expected: str, exchange: str, scratch: Path
+    start: Start, held: Path, expected: str, exchange: str, scratch: Path
 ) -> None:
     """No orphan is left, and only updates after the last checkpoint are repeated."""
-    draw, run = random.Random(4), None
-    for update in (draw.randint(2, 8), draw.randint(10, 16)):
-        folder = None if run is None else run.folder
-        run = start(manifest, "--exchange", exchange, "--resume", "--set", "checkpoint.everySeconds=1", folder=folder)
-        run.until(lambda update=update, run=run: printed_update(run) >= update or saved(run)[1:])
+    folder, begins = None, list[int]()
+    for _ in range(2):
+        run = start(held, "--exchange", exchange, "--resume", "--set", "checkpoint.everySeconds=1", folder=folder)
+        run.until(lambda run=run: newest(run) > sum(begins[-1:]))
         run.kill(signal.SIGKILL)
         run.wait()
         gone(run)
-    assert weights(start(manifest, "--exchange", exchange, "--resume", folder=run.folder)) == expected
+        folder = run.folder
+        begins.append(newest(run))
+    quick(held)
+    run = start(held, "--exchange", exchange, "--resume", folder=folder)
+    assert weights(run) == expected
+    journal = [json.loads(line) for line in (run.folder / JOURNAL_FILE).read_text().splitlines()]
+    assert [line["message"] for line in journal if line["event"] == "Started"] == [
+        "started", *(f"resumed after update {update}" for update in begins)
+    ]  # fmt: skip
     for left in scratch.glob("batchgrowth-*"):
         for path in sorted(left.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
         left.rmdir()
 
 
-def printed_update(run: Any) -> int:
-    """The last update that the run has printed."""
-    words = run.text.replace(",", " ").split()
-    return max((int(words[k + 1]) for k, word in enumerate(words[:-1]) if word == "update" and words[k + 1].isdigit()),
-               default=0)  # fmt: skip
+def newest(run: Any) -> int:
+    """The update of the newest checkpoint, 0 if there is none."""
+    return max((int(path.name.removeprefix("update-")) for path in saved(run)), default=0)

@@ -70,6 +70,7 @@ def test_json_is_one_object_per_line(log: Log, monkeypatch: pytest.MonkeyPatch) 
     assert DRIVER_STARTS in messages
     assert {"level", "logger", "message", "timestamp"} <= set.intersection(*(set(record) for record in records))
     ours = [record for record in records if record["logger"].startswith("batchgrowth")]
+    assert ours
     assert [record for record in ours if record["level"] != "INFO"] == [], "Dask alone may complain when it closes"
 
 

@@ -1,6 +1,7 @@
 """The same weights, bit for bit, for every number of workers, exchange and schedule of workers."""
 
 import csv
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from batchgrowth.plan import Plan, make_plan
 from batchgrowth.position import Position
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.api import load
+from batchgrowth_trainer.record.history import GROWTH_FILE, HISTORY_FILE
 from batchgrowth_trainer.record.runs import declared_manifest, read_run
 from batchgrowth_trainer.record.snapshot import weights_sha256
 from batchgrowth_trainer.sinks.events import Event
@@ -38,20 +40,25 @@ Reference = Callable[[BatchGrowthJob], str]
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    """The weights of one process, by the mathematics of the job."""
-    known: dict[str, str] = {}
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[BatchGrowthJob], Path]:
+    """The folder of a run of one process, by the mathematics of the job."""
+    known: dict[str, Path] = {}
 
-    def weights(job: BatchGrowthJob) -> str:
+    def run(job: BatchGrowthJob) -> Path:
         spec = job.spec.model_copy(update={"exchange": type(job.spec.exchange)(type="SingleProcess")})
         key = f"{spec.batch}{spec.optimizer}{spec.precision}{spec.learning_rate}{spec.workload}{spec.epochs}"
         if key not in known:
-            alone = job.model_copy(update={"spec": spec})
-            folder = tmp_path_factory.mktemp("alone")
-            known[key] = train(alone, Options(output_dir=folder))["weightsSha256"]
+            known[key] = tmp_path_factory.mktemp("alone")
+            train(job.model_copy(update={"spec": spec}), Options(output_dir=known[key]))
         return known[key]
 
-    return weights
+    return run
+
+
+@pytest.fixture(scope="module")
+def reference(alone: Callable[[BatchGrowthJob], Path]) -> Reference:
+    """The weights of one process, by the mathematics of the job."""
+    return lambda job: str(json.loads((alone(job) / "summary.json").read_text())["weightsSha256"])
 
 
 def by_epoch(counts: list[int]) -> Callable[[Plan, Position], int]:
@@ -146,7 +153,14 @@ def test_an_early_end_and_the_best_weights(
     ("exchange", "rule"),
     [("AllReduce", "LossAndGradient"), ("GatherScatter", "NoiseScale"), ("AllReduce", "NoiseScale")],
 )
-def test_measured_growth(digits_job: Any, tmp_path: Path, reference: Reference, exchange: str, rule: str) -> None:
+def test_measured_growth(
+    digits_job: Any,
+    tmp_path: Path,
+    reference: Reference,
+    alone: Callable[[BatchGrowthJob], Path],
+    exchange: str,
+    rule: str,
+) -> None:
     """The same decisions too, whatever workers measure: two from the first update, more when they are ready.
 
     With NoiseScale the learning rate is measured as well.
@@ -159,8 +173,11 @@ def test_measured_growth(digits_job: Any, tmp_path: Path, reference: Reference, 
     )  # fmt: skip
     summary = train(job, Options(output_dir=tmp_path))
     assert reference(job) == summary["weightsSha256"]
-    with (tmp_path / "history.csv").open() as history:
-        assert min(int(row["workers"]) for row in csv.DictReader(history)) >= 2
+    assert (alone(job) / GROWTH_FILE).read_text() == (tmp_path / GROWTH_FILE).read_text()
+    with (tmp_path / HISTORY_FILE).open() as history:
+        rows = list(csv.DictReader(history))
+    assert len({row["batchSize"] for row in rows}) > 1
+    assert min(int(row["workers"]) for row in rows) >= 2
     assert summary["recoveries"] == 0
 
 

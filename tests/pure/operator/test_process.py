@@ -5,15 +5,17 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from batchgrowth.contract.logs import LogFormat, LogLevel
 from batchgrowth_operator import process
+from batchgrowth_operator.api.cache import Key
 from batchgrowth_operator.api.leader import Leadership
 from batchgrowth_operator.loop.kopf_patches import Watches, kopf
+from batchgrowth_operator.loop.queue import Passes
 from batchgrowth_operator.settings import Defaults, LeaseLock, Settings
 
 
@@ -149,18 +151,33 @@ def test_a_lost_lease_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """And no pass began before it was held."""
     running(monkeypatch)
     told: list[str] = []
+    begun = asyncio.Event()
+
+    class Ready(Watches):
+        async def until_indexed(self) -> None:
+            told.append("indexed")
+
+    class Noted(Passes):
+        def begin(self, _keys: Iterable[Key]) -> None:
+            told.append("begun")
+            begun.set()
 
     async def hold(_api: Any, lock: LeaseLock, _leadership: Leadership, begin: Callable[[], None]) -> None:
+        for _ in range(100):  # time enough for whoever does not wait for the Lease
+            await asyncio.sleep(0)
         told.append(lock.holder)
         begin()
+        await asyncio.wait_for(begun.wait(), 10)
 
+    monkeypatch.setattr(process, "new_watches", Ready)
+    monkeypatch.setattr(process, "Passes", Noted)
     monkeypatch.setattr(process, "hold", hold)
 
     lease = LeaseLock("system", "batchgrowth", "me")
     with pytest.raises(SystemExit, match=r"^1$"):
         process.run(Settings(defaults=Defaults(image="example/trainer:1"), lease=lease))
 
-    assert told == ["me"]
+    assert told == ["indexed", "me", "begun"]
 
 
 @pytest.mark.usefixtures("loggers_restored")

@@ -189,9 +189,17 @@ def test_a_lone_member_whose_bit_flips_once_is_found(small_job: Any) -> None:
 @pytest.mark.parametrize(("settings", "checks"), [((), 3), (("verify=false",), 0), (("exchange.type=LocalSGD",), 0)])
 def test_checks_are_counted_and_can_be_switched_off(small_job: Any, settings: tuple[str, ...], checks: int) -> None:
     """Each fourth update of two members has one; and the weights have the same bits with and without them."""
-    with members(job_of(small_job, *settings), 2) as group:
+    with (
+        members(job_of(small_job, *settings), 2) as group,
+        members(job_of(small_job, *settings, "verify=false"), 2) as unchecked,
+    ):
         outcomes, reports = trained(group)
+        trained(unchecked)
         assert [MemberOutcome(UNTIL)] * 2 == outcomes
+        for one, other in zip(group, unchecked, strict=True):
+            expected = other.replica.tensors()
+            assert expected.keys() == one.replica.tensors().keys()
+            assert all(torch.equal(expected[name], vector) for name, vector in one.replica.tensors().items())
         assert checks == sum(report.figures.checks for report in reports)
         covered = [report.figures.checked_update for report in reports if report.figures.checked_update is not None]
         assert covered[-1:] == [UNTIL] * (checks > 0)  # rank 0 alone reports it

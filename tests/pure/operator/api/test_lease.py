@@ -136,6 +136,7 @@ def test_a_lease_that_cannot_be_renewed_is_lost(monkeypatch: pytest.MonkeyPatch)
     api = FakeApi("free", *[ConnectionRefusedError()] * 100_000)
 
     assert attempt(api, monkeypatch) == ["began"]
+    assert api.script, "the lease was lost before the API server answered again"
 
 
 def test_a_request_that_hangs_is_over_before_the_tenure(monkeypatch: pytest.MonkeyPatch) -> None:

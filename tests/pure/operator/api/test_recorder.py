@@ -267,6 +267,7 @@ def test_the_thread_posts_and_a_stop_posts_the_rest(api: FakeApi, events: EventP
     end = time.monotonic() + 10
     while not api.requests and time.monotonic() < end:
         time.sleep(0.005)
+    assert api.requests
     for number in range(30):
         events.record(seen(f"job-{number}"), TROUBLE)
 
@@ -287,12 +288,12 @@ def test_an_error_that_nobody_expects_costs_its_event_alone(
     end = time.monotonic() + 10
     while "KeyError" not in caplog.text and time.monotonic() < end:
         time.sleep(0.005)
+    assert "an event was not posted" in caplog.text
     events.record(seen("second"), TROUBLE)
 
     events.stop()
 
     assert [job for job, _, _ in api.shown()] == ["second"]
-    assert "an event was not posted" in caplog.text
 
 
 def test_a_stop_ends_in_time(api: FakeApi, events: EventPoster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,6 +109,7 @@ def test_the_authority_s_key_is_mounted_nowhere(make_world: MakeWorld) -> None:
             s["secret"] for v in spec["volumes"] for s in v.get("projected", {}).get("sources", []) if "secret" in s
         ]
         assert [[item["key"] for item in s["items"]] for s in secrets] == [["ca.crt", "tls.crt", "tls.key"]]
+        assert names.authority("digits") not in json.dumps(spec)
 
 
 @pytest.mark.fault("A12")

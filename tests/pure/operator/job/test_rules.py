@@ -556,7 +556,7 @@ def test_unreadable_fields_of_a_stored_status_are_ignored(training_world: MakeWo
 
 
 def test_reasons_are_documented(training_world: MakeWorld) -> None:
-    """docs/conditions.md lists the reason of every condition."""
+    """The reason of every condition is in the table from which docs/conditions.md is generated."""
     world = training_world()
     for condition in world.status["conditions"]:
         assert condition["reason"] in REASONS[condition["type"]]
