@@ -288,10 +288,10 @@ def test_a_folder_that_cannot_be_listed_is_not_a_new_beginning(
     [
         ("seed=4", "seed: 3 there, 4 here"),
         ("epochs=5", "epochs: 4 there, 5 here"),
-        ("learningRate.initial=0.06", 'learningRate: {"initial": "0.05"'),
-        ("workload.examples=91", "workload: "),
-        ("batch.growth.geometric.factor=3", "batch: "),
-        ("workers.threads=2", "workers: "),
+        ("learningRate.initial=0.06", 'learningRate.initial: "0.05" there, "0.06" here'),
+        ("workload.examples=91", "workload.examples: 90 there, 91 here"),
+        ("batch.growth.geometric.factor=3", 'batch.growth.geometric.factor: "2" there, "3" here'),
+        ("workers.threads=2", "workers.threads: 1 there, 2 here"),
     ],
 )
 def test_a_checkpoint_of_another_job_names_the_field(

@@ -115,8 +115,12 @@ def test_an_early_end_cannot_change(small_job: Any, tmp_path: Path) -> None:
     calls = iter(range(1000))
     with pytest.raises(Interrupted):
         train(small_job(*NET, ENDS), Options(output_dir=tmp_path), stop_requested=lambda: next(calls) >= 24)
-    for other in ((), (ENDS.replace("4", "3"),), (ENDS, "evaluation.everyEpochs=2", "epochs=9")):
-        with pytest.raises(CheckpointError, match=r"belongs to another job \(.*evaluation\."):
+    for other, named in (
+        ((), r"evaluation: .* there, null here"),
+        ((ENDS.replace("4", "3"),), r"evaluation\.stopEarly\.patience: 4 there, 3 here"),
+        ((ENDS, "evaluation.everyEpochs=2", "epochs=9"), r"evaluation\.everyEpochs: 1 there, 2 here"),
+    ):
+        with pytest.raises(CheckpointError, match=rf"belongs to another job \(.*{named}"):
             train(small_job(*NET, *other), Options(output_dir=tmp_path, resume=True))
 
 
