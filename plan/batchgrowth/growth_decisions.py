@@ -221,8 +221,7 @@ class Course:
 
     def bounded(self, asked: float, wanted: int) -> int:
         """Return the batch size after `wanted` if the rule asks for `asked`: within every bound, and then the nearest
-        number of whole shards, which may exceed mostChange by half a shard. If mostChange allows less than that, the
-        batch changes by one shard.
+        number of whole shards, which may exceed mostChange by half a shard.
 
         A batch that cannot be measured, infinity or NaN, grows to batch.maximum only, so the learning rate never
         falls because a measurement is missing.
@@ -246,13 +245,7 @@ class Course:
             asked = max(asked, wanted)
         if asked == wanted or wanted / least < asked < wanted * least or len(self.decisions) == MOST_DECISIONS:
             return wanted
-        shards = math.floor(asked / shard + 0.5)
-        # A batch of few shards would otherwise never change, whatever the rule asks for.
-        if asked > wanted >= math.floor(wanted * most / shard + 0.5) * shard:
-            shards = wanted // shard + 1
-        if asked < wanted <= math.floor(wanted / most / shard + 0.5) * shard:
-            shards = -(-wanted // shard) - 1
-        return min(max(shards * shard, smallest), ceiling)
+        return min(max(math.floor(asked / shard + 0.5) * shard, smallest), ceiling)
 
     def joined_by(self, decision: BatchDecision) -> "Course":
         """Return the course with this decision; the same course if the decision is known or changes nothing."""

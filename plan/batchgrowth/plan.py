@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from itertools import islice, takewhile
+from itertools import islice
 from math import ceil
 from typing import Any
 
@@ -181,18 +181,18 @@ class Plan:
             end = min(last, self.warmup.updates - 1)
             seen.add(max(first, end))
             # Within an epoch the ramp only rises, so the highest of an epoch is that of its last update.
-            ends = takewhile(lambda update: update < end, self._ends_of_epochs(stage))
-            seen.update(islice(ends, MOST_STAGES))
+            seen.update(islice(self._ends_of_epochs(stage, end), MOST_STAGES))
         rates = {update: self.learning_rate_at(self.position_at(update)) for update in sorted(seen)}
         return rates[first], max(rates.values()), rates[last]
 
-    def _ends_of_epochs(self, stage: Stage) -> Iterator[int]:
-        """Yield the last update of each epoch that ends within the stage."""
+    def _ends_of_epochs(self, stage: Stage, before: int) -> Iterator[int]:
+        """Yield the last update of each epoch that ends before that update of the stage."""
         walk = Epochs(self.examples_per_epoch, self.epochs)
         position = self.position_at(stage.first_update)
-        for epoch in stage.epochs:
-            position = walk.to_epoch(position, stage.batch_size, epoch + 1)
+        position = walk.to_epoch(position, stage.batch_size, position.epoch + 1)
+        while position.update - 1 < before:
             yield position.update - 1
+            position = walk.to_epoch(position, stage.batch_size, position.epoch + 1)
 
     def position_at(self, update: int) -> Position:
         """Return the position after `update` updates."""

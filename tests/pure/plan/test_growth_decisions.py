@@ -283,15 +283,6 @@ def test_whole_shards_shrink_no_batch_that_may_not(asked: float) -> None:
     assert course.bounded(asked, 70) == 70
 
 
-def test_a_batch_of_few_shards_grows_and_shrinks_by_one() -> None:
-    """A fifth of two shards is less than half a shard."""
-    looks = "looks: {mostChange: '1.2', leastChange: '1.1', mayShrink: true}"
-    course = Course(job(f"{{type: LossRatio, {looks}}}"))
-    assert [course.bounded(asked, 32) for asked in (1e9, math.inf, 1.0, 33.0, 31.0)] == [48, 48, 32, 32, 32]
-    assert [course.bounded(asked, 48) for asked in (1e9, 1.0)] == [64, 32]
-    assert [course.bounded(asked, 160) for asked in (1e9, 1.0)] == [192, 128]
-
-
 def test_a_rule_that_asks_for_the_present_batch_changes_nothing() -> None:
     looks = "looks: {leastChange: '1', mayShrink: true}"
     course = Course(job(f"{{type: LossRatio, {looks}}}", "batch.initial=20", "batch.shard=8"))

@@ -55,6 +55,7 @@ def differs(job: Any, before: tuple[str, ...], now: tuple[str, ...], epoch: int,
         (STOPS, (*STOPS, "epochs=40"), DONE),
         (GAINS, (*GAINS, "epochs=40"), DONE),
         (DELAYED, (*DELAYED, "epochs=40"), 2),
+        (DELAYED, (*DELAYED, "learningRate.warmup={updates: 1}"), DONE),
         (CONSTANT, (*CONSTANT, "epochs=40", "exchange={type: LocalSGD}"), 0),
     ],
 )

@@ -7,7 +7,7 @@ from batchgrowth.plan import make_plan
 from batchgrowth.probe.block import batch_block
 from batchgrowth.probe.branches import batches_at, stretch_from
 from batchgrowth.probe.critical import Branch, Critical, compared, critical_of
-from batchgrowth.probe.sentences import branch_table, critical_sentence, heading, remedy
+from batchgrowth.probe.sentences import branch_table, critical_sentence, heading, no_block, remedy
 from probed_job import spec_of
 from rich.console import Console
 
@@ -133,6 +133,26 @@ def test_no_block_follows_if_the_maximum_holds_the_batch() -> None:
     plan = make_plan(spec)
 
     assert batch_block(spec, plan, plan.position_at(455), 1024) is None
+    assert no_block(spec).startswith("no milestones follow: batch.maximum holds the batch below what the growth wants")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("batch.growth={type: LossRatio}", "no milestones follow: the run's own growth, LossRatio, decides its next"),
+        (
+            "learningRate.rule=AdaScale",
+            "no milestones follow: AdaScale measures while the batch grows, so a run cannot",
+        ),
+    ],
+)
+def test_no_block_follows_if_the_run_measures(change: str, why: str) -> None:
+    """A resume with the block would be refused, since what is measured decided what is done."""
+    spec = spec_of("batch.shard=8", change)
+    plan = make_plan(spec)
+
+    assert batch_block(spec, plan, plan.position_at(100), 64) is None
+    assert no_block(spec).startswith(why)
 
 
 def printed(*losses: tuple[float, ...], tolerance: float = 0.02) -> str:
