@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = {
-    "before": "d45dcd20495a4f7bb2b9ad64b4a386736f92d79b",
-    "landed": "5131c3e93929a341a7cd6d332e54e032ca003f72",
+    "before": "5131c3e93929a341a7cd6d332e54e032ca003f72",
+    "landed": "a069d8ca353d9c2b12256021f15ea79b3ba6f04a",
 }
 """The commits that upgrades are tested from: the one that landed last, and the one that had landed before it.
 
