@@ -30,11 +30,11 @@ from batchgrowth_operator.job.contested import Contention
 from batchgrowth_operator.job.flapping import steadied
 from batchgrowth_operator.job.workforce import Workforce
 from batchgrowth_operator.seen.clock import Clock, timestamp, timestamp_ms
-from batchgrowth_operator.seen.observed import WORKER, Object, Observed, endings_of, stored_status, truncated
+from batchgrowth_operator.seen.observed import WORKER, Object, Observed, stored_status, truncated
 from batchgrowth_operator.seen.outcome import restarts_of
 from batchgrowth_operator.seen.progress import current_run, is_awaited
 from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation
-from batchgrowth_operator.seen.trainer_pods import pods_of_job
+from batchgrowth_operator.seen.trainer_pods import has_ended, pods_of_job
 
 MOST_METRICS = 16
 LONGEST_METRIC_NAME = 64
@@ -315,11 +315,7 @@ def _reporting_pod(seen: Observed) -> Object:
     """Return the pod of the trainer's present Job that has not ended, else the newest of the trainer's pods, of which
     there must be one.
     """
-    working = [
-        pod
-        for pod in pods_of_job(seen)
-        if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed") and not any(endings_of(pod))
-    ]
+    working = [pod for pod in pods_of_job(seen) if not has_ended(pod)]
     return max(working or seen.trainer_pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""))
 
 

@@ -118,6 +118,11 @@ def _lingers(pod: Object, clock: Clock) -> bool:
     return any(clock.passed(ending.get("finishedAt"), LINGERS_AFTER_SECONDS) for ending in endings_of(pod))
 
 
+def has_ended(pod: Object) -> bool:
+    """Return whether the trainer's container in the pod has ended, or the whole pod."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed") or any(endings_of(pod))
+
+
 def is_running(seen: Observed, kept: bool, clock: Clock) -> bool:
     """Return whether a trainer pod may still be working, as a terminating pod that writes its checkpoint.
 
@@ -126,11 +131,7 @@ def is_running(seen: Observed, kept: bool, clock: Clock) -> bool:
     job = seen.trainer
     if job is not None and not is_terminating(job) and (job.get("status") or {}).get("active", 0) > 0:
         return True
-    for pod in seen.trainer_pods:
-        has_ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed") or any(endings_of(pod))
-        if not has_ended and not is_given_up(pod, kept, clock):
-            return True
-    return False
+    return any(not has_ended(pod) and not is_given_up(pod, kept, clock) for pod in seen.trainer_pods)
 
 
 def is_stopped(seen: Observed, kept: bool, clock: Clock) -> bool:
