@@ -143,6 +143,8 @@ def accuracy(status: Object) -> float:
     return float(next(metric["value"] for metric in metrics if metric["name"] == "accuracy"))
 
 
+CONDITIONS = 'jsonpath={range .status.conditions[*]}{.type} {.status} {.reason}: {.message}{"\\n"}{end}'
+"""The output of kubectl that gives a line for each condition."""
 SMALL: Object = {"requests": {"cpu": "20m"}}
 """The requests of a pod, so that the jobs of several tests fit on a node with two CPUs at the same time."""
 
@@ -248,16 +250,21 @@ class RealJob:
         return found
 
     def story(self) -> str:
-        """Returns everything that may explain the job's state."""
+        """Returns everything that may explain the job's state, what explains most of all at the end.
+
+        The middle of a long output may be left out where it is read.
+        """
+        described = [
+            self.kubectl("--namespace", "batchgrowth-system", "logs", f"deployment/{operator}", "--tail", "20")
+            for operator in ("batchgrowth-dask-kubernetes-operator", "batchgrowth")
+        ]
         commands: Sequence[Sequence[str]] = (
-            ("get", "batchgrowthjob", self.name, "--output", "yaml"),
-            ("get", "pods,deployments,jobs", "--output", "wide"),
-            ("get", "events", "--sort-by", ".lastTimestamp"),
-            ("logs", f"job/{self.name}-trainer", "--tail", "40"),
             ("logs", f"deployment/{self.name}-workers", "--tail", "20"),
+            ("logs", f"job/{self.name}-trainer", "--tail", "40"),
+            ("get", "batchgrowthjob", self.name, "--output", "yaml"),
+            ("get", "events", "--sort-by", ".lastTimestamp"),
+            ("get", "pods,deployments,jobs", "--output", "wide"),
+            ("get", "batchgrowthjob", self.name, "--output", CONDITIONS),
         )
-        described = [self.kubectl("--namespace", self.namespace, *command) for command in commands]
-        for operator in ("batchgrowth", "batchgrowth-dask-kubernetes-operator"):
-            logs = ("logs", f"deployment/{operator}", "--tail", "20")
-            described.append(self.kubectl("--namespace", "batchgrowth-system", *logs))
+        described += [self.kubectl("--namespace", self.namespace, *command) for command in commands]
         return "\n\n".join((done.stdout or done.stderr)[-6000:] for done in described)

@@ -58,9 +58,13 @@ _EVENTS = {
     "FailedCreate": "PodsRefused",
     "FailedCreatePodSandBox": "PodBroken",
     "FailedMount": "PodBroken",
-    "FailedToRetrieveImagePullSecret": "ImagePullFailed",
     "ProvisioningFailed": "VolumePending",
 }
+"""The reason of the condition by that of an event, for objects whose status explains nothing."""
+_NO_PULL_SECRET = ("FailedToRetrieveImagePullSecret",)
+"""The only event that explains more than the status of a pod whose image is not pulled. The pod may have others, such
+as of a mount that failed once, which are over.
+"""
 _MISSING = re.compile(r'\b(persistentvolumeclaim|secret|configmap|serviceaccount) "([^"]+)" not found', re.IGNORECASE)
 _UNBOUND = re.compile("unbound immediate PersistentVolumeClaims|available persistent volumes to bind")
 _PULL_SECRET = re.compile(r"image pull secrets \(([^)]+)\)")
@@ -242,8 +246,13 @@ def _role_problems(seen: Observed, role: str, clock: Clock) -> Iterator[Problem]
     for pod in seen.pods_of(role):
         if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
             continue
-        if _is_silent(pod) or _may_lack_pull_secret(pod):
-            yield from _event_problems(seen, pod["metadata"]["name"], clock)
+        name = pod["metadata"]["name"]
+        if _is_silent(pod):
+            yield from _event_problems(seen, name, clock)
+        elif _may_lack_pull_secret(pod):
+            told = _newest_warning(seen, name, _NO_PULL_SECRET, clock)
+            if told is not None:
+                yield _problem("ImagePullFailed", name, str(told.get("message", "")))
         yield from pod_problems(pod)
 
 
