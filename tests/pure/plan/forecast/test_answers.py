@@ -57,6 +57,16 @@ def test_no_more_workers_are_tried_than_the_exchange_allows(exchange: str, most:
     spec_of("table1/5120.yaml", *changes, f"workers.maximum={most}")
 
 
+@pytest.mark.parametrize("exchange", ["SingleProcess", "Hogwild"])
+def test_workers_bring_nothing_to_an_exchange_without_them(exchange: str) -> None:
+    found = candidates_of(spec_of("table1/5120.yaml", f"exchange.type={exchange}"))
+    alone = sum(plan_seconds(make_plan(spec_of("table1/5120.yaml", "workers.maximum=1")), MODERATE.step))
+
+    assert list(found.seconds.values()) == pytest.approx([alone] * 40)
+    assert found.knee() == 1
+    assert [stage.workers for stage in run_time(found.plan, MODERATE).stages] == [1, 1, 1, 1]
+
+
 def test_the_knee_is_found_across_numbers_that_bring_nothing() -> None:
     """Ten shards: six to nine workers take as long as five, and ten take half of it."""
     spec = spec_of(
