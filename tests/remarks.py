@@ -166,6 +166,19 @@ CASES: list[tuple[str, Changes, str, Changes]] = [
         "already; give a batch.maximum of 128, or leave the step out",
         {"batch__maximum": 128},
     ),
+    (
+        "steps that fall past the maximum",
+        {
+            "learningRate__rule": "Linear",
+            "batch__growth": {
+                "type": "Milestones",
+                "milestones": {"steps": [{"update": 20, "batchSize": 128}, {"update": 40, "batchSize": 96}]},
+            },
+        },
+        "spec.batch.growth.milestones.steps[1].batchSize: 96 is more than batch.maximum, 64, which the batch has "
+        "already; give a batch.maximum of 128, or leave the step out",
+        {"batch__maximum": 128},
+    ),
     # --- Learning rates ---
     (
         "a rule without growth",
