@@ -54,6 +54,12 @@ class ManifestLoader(yaml.SafeLoader):
             return str(kind_of(value))
         return super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
 
+    def scan_flow_scalar(self, style: str) -> Any:
+        """Return the token of a text in quotes, with each pair of surrogates as the one character that JSON means."""
+        token = super().scan_flow_scalar(style)
+        token.value = token.value.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+        return token
+
 
 def kind_of(text: str) -> ScalarTag:
     """Return the kind of a plain scalar: one without quotes and without a tag."""

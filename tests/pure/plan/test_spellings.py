@@ -1,5 +1,6 @@
 """Numbers, switches and nothing, as people and Kubernetes write them, in YAML and in Python."""
 
+import json
 import math
 from decimal import Decimal
 from fractions import Fraction
@@ -68,6 +69,14 @@ def test_scalars_are_what_kubernetes_reads(written: str, value: Any) -> None:
 @pytest.mark.parametrize("written", [".inf", "-.INF", ".NaN"])
 def test_special_floats(written: str) -> None:
     assert not math.isfinite(read_document(f"a: {written}").tree["a"])
+
+
+def test_json_may_escape_every_character() -> None:
+    """Python's `json.dumps` writes a character past U+FFFF as two."""
+    tree = {"größe": "🌱 a", "🌱": ["½", "𝒙"]}
+    assert read_document(json.dumps(tree)).tree == tree
+    with pytest.raises(SpecError, match=r'arguments.hidden: "\\ud83c"; give a string'):
+        read_manifest(DIGITS, ['workload.arguments={hidden: "\\ud83c"}'])  # half a character is none
 
 
 def test_a_tag_that_does_not_fit_is_a_fault() -> None:
