@@ -54,6 +54,13 @@ class ManifestLoader(yaml.SafeLoader):
             return str(kind_of(value))
         return super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
 
+    def scan_to_next_token(self) -> None:
+        """Skip spaces, line breaks and comments, and tabs too except at the beginning of a block's line."""
+        super().scan_to_next_token()
+        while self.peek() == "\t" and (self.flow_level or not self.allow_simple_key):
+            self.forward()
+            super().scan_to_next_token()
+
     def scan_flow_scalar(self, style: str) -> Any:
         """Return the token of a text in quotes, with each pair of surrogates as the one character that JSON means."""
         token = super().scan_flow_scalar(style)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from batchgrowth.errors import SpecError
 from batchgrowth.manifest.documents import read_document
 from batchgrowth.manifest.keywords import job_of
@@ -77,6 +78,14 @@ def test_json_may_escape_every_character() -> None:
     assert read_document(json.dumps(tree)).tree == tree
     with pytest.raises(SpecError, match=r'arguments.hidden: "\\ud83c"; give a string'):
         read_manifest(DIGITS, ['workload.arguments={hidden: "\\ud83c"}'])  # half a character is none
+
+
+def test_tabs_between_values_are_spaces() -> None:
+    tree = yaml.safe_load(DIGITS)
+    assert read_document(json.dumps(tree, indent="\t")).tree == tree
+    assert read_document("a:\t1\t# one\nb: [1,\t2]\t\n").tree == {"a": 1, "b": [1, 2]}
+    with pytest.raises(SpecError, match=r"manifest line 2: not YAML .*t' that cannot start any token"):
+        read_document("a:\n\tb: 1")
 
 
 def test_a_tag_that_does_not_fit_is_a_fault() -> None:
