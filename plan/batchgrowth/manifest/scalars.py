@@ -68,6 +68,23 @@ class ManifestLoader(yaml.SafeLoader):
         return token
 
 
+class ManifestDumper(yaml.SafeDumper):
+    """PyYAML's dumper, which also puts texts in quotes that only Kubernetes reads as something else, such as 1e-3."""
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        """Return the tag that a node would have without one."""
+        tag = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
+        if kind is yaml.ScalarNode and implicit[0] and tag == ScalarTag.text:
+            return str(kind_of(value))
+        return tag
+
+
+def as_yaml(document: Any) -> str:
+    """Return a document as YAML from which `read_document` and Kubernetes read the same data."""
+    text: str = yaml.dump(document, Dumper=ManifestDumper, sort_keys=False, allow_unicode=True)
+    return text
+
+
 def kind_of(text: str) -> ScalarTag:
     """Return the kind of a plain scalar: one without quotes and without a tag."""
     kind, _ = _read(text)

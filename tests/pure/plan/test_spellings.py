@@ -14,6 +14,7 @@ from batchgrowth.errors import SpecError
 from batchgrowth.manifest.documents import read_document
 from batchgrowth.manifest.keywords import job_of
 from batchgrowth.manifest.reading import read_manifest
+from batchgrowth.manifest.scalars import as_yaml
 from batchgrowth.plan import make_plan
 from batchgrowth.spec import differences, mathematics
 
@@ -65,6 +66,13 @@ def test_scalars_are_what_kubernetes_reads(written: str, value: Any) -> None:
         ]
         return
     assert (document.tree, type(document.tree["a"])) == ({"a": value}, type(value))
+
+
+@pytest.mark.fault("N10")
+@pytest.mark.parametrize("text", ["1e-3", "5E-2", "y", "N", "089", "0o17", "on", "1_0", "2026-01-01", "~", "<<", "½ a"])
+def test_texts_that_kubernetes_would_read_otherwise_are_written_in_quotes(text: str) -> None:
+    tree = {"a": text, "b": {text: [text, 1, 0.5, 1e-9, True, None]}}
+    assert read_document(as_yaml(tree)).tree == tree
 
 
 @pytest.mark.parametrize("written", [".inf", "-.INF", ".NaN"])
