@@ -166,6 +166,19 @@ CASES: list[tuple[str, Changes, str, Changes]] = [
         "already; give a batch.maximum of 128, or leave the step out",
         {"batch__maximum": 128},
     ),
+    (
+        "steps that fall past the maximum",
+        {
+            "learningRate__rule": "Linear",
+            "batch__growth": {
+                "type": "Milestones",
+                "milestones": {"steps": [{"update": 20, "batchSize": 128}, {"update": 40, "batchSize": 96}]},
+            },
+        },
+        "spec.batch.growth.milestones.steps[1].batchSize: 96 is more than batch.maximum, 64, which the batch has "
+        "already; give a batch.maximum of 128, or leave the step out",
+        {"batch__maximum": 128},
+    ),
     # --- Learning rates ---
     (
         "a rule without growth",
@@ -177,9 +190,20 @@ CASES: list[tuple[str, Changes, str, Changes]] = [
     (
         "a gain without noise",
         {"workload__examples": 16, "learningRate__rule": "AdaScale", "batch__growth": GEOMETRIC},
-        "spec.learningRate.rule: AdaScale never changes the learning rate, since each update takes the 16 examples in "
-        "one shard; give a batch.shard below 16",
+        "spec.learningRate.rule: AdaScale never changes the learning rate, since each update takes at most 16 "
+        "examples, in one shard; give a batch.shard below 16",
         {"batch__shard": 8},
+    ),
+    (
+        "a gain of batches that stay within a shard",
+        {
+            "batch__initial": 2,
+            "learningRate__rule": "AdaScale",
+            "batch__growth": {"type": "Geometric", "geometric": {"factor": "2", "everyEpochs": 5}},
+        },
+        "spec.learningRate.rule: AdaScale never changes the learning rate, since each update takes at most 8 "
+        "examples, in one shard; give a batch.shard below 8",
+        {"batch__shard": 7},
     ),
     (
         "a schedule without a step",

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 from batchgrowth import names
 from batchgrowth.errors import BatchGrowthError, ClusterError, Fault, SpecError
+from batchgrowth.manifest.scalars import ManifestDumper
 from batchgrowth.schema import FILE_PATH
 from batchgrowth.spec import API_VERSION, KIND, BatchGrowthJob
 from batchgrowth.spec.job import GENERATED_CHARACTERS
@@ -192,7 +193,7 @@ def manifest_of(job: BatchGrowthJob, code: Code | None) -> Object:
     return manifest
 
 
-class _Blocks(yaml.SafeDumper):
+class _Blocks(ManifestDumper):
     """Writes text of several lines as a literal block."""
 
 

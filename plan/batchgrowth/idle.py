@@ -115,13 +115,13 @@ def gain_idle(job: FinishedPlan) -> Faults:
     if not grows:
         return (_rate_stands(job),)
     if job.shards_of(job.largest_batch) < 2:
-        examples = job.plan.examples_per_epoch
+        most = min(job.largest_batch, job.plan.examples_per_epoch)
         return (
             Fault(
                 "spec.learningRate.rule",
-                f"{job.spec.learning_rate.rule} never changes the learning rate, since each update takes the "
-                f"{examples:,} examples in one shard",
-                f"give a batch.shard below {examples:,}",
+                f"{job.spec.learning_rate.rule} never changes the learning rate, since each update takes at most "
+                f"{most:,} examples, in one shard",
+                f"give a batch.shard below {most:,}",
             ),
         )
     return ()

@@ -96,8 +96,8 @@ class Step:
 class Plan:
     """Every update of a training, known before it begins.
 
-    `replicas` is the number of logical replicas that share each batch. `ended_early` is True if an evaluation ended the
-    plan before its last epoch.
+    `replicas` is the number of logical replicas that share each batch. `in_one_process` is True if no worker computes.
+    `ended_early` is True if an evaluation ended the plan before its last epoch.
     """
 
     stages: tuple[Stage, ...]
@@ -105,6 +105,7 @@ class Plan:
     epochs: int
     shard: int
     replicas: int = 1
+    in_one_process: bool = False
     schedule: ScheduleRule = field(default_factory=ConstantSchedule)
     warmup: Warmup | None = None
     ended_early: bool = False
@@ -220,7 +221,11 @@ class Plan:
         return walk.after_updates(start, stage.batch_size, update - stage.first_update)
 
     def parts(self, batch_size: int) -> int:
-        """Return into how many parts a batch is divided among workers: its shards, or several logical replicas."""
+        """Return into how many parts a batch is divided among workers: its shards, or several logical replicas; 1 if it
+        is not divided.
+        """
+        if self.in_one_process:
+            return 1
         if self.replicas > 1:
             return self.replicas
         return shard_count(batch_size, self.shard)
@@ -292,6 +297,7 @@ def make_plan(spec: JobSpec, decisions: Sequence[BatchDecision] = ()) -> Plan:
         epochs=spec.epochs,
         shard=spec.shard,
         replicas=spec.exchange.replicas,
+        in_one_process=not spec.exchange.entry.uses_workers,
         schedule=schedule,
         warmup=spec.learning_rate.warmup,
     )

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from batchgrowth import names
-from batchgrowth.manifest.reading import VERSION, VERSION_ANNOTATION
+from batchgrowth.manifest.reading import VERSION, VERSION_ANNOTATION, stored_text
 from batchgrowth.spec import API_VERSION, KIND
 from batchgrowth.spec.pods import OF_PODS
 
@@ -74,7 +74,7 @@ def plan_config_map(s: Situation) -> Manifest:
         "kind": "ConfigMap",
         "metadata": {"name": names.plan(s.seen.name)},
         "data": {
-            names.JOB_KEY: json.dumps(job, sort_keys=True, ensure_ascii=False),
+            names.JOB_KEY: stored_text(job),
             names.PLAN_KEY: json.dumps(s.undecided.to_json(), sort_keys=True),
         },
     }

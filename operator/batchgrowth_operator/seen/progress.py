@@ -16,7 +16,7 @@ from batchgrowth.contract.progress import LARGEST_START, Progress
 from batchgrowth.contract.status import JobStatus, StageRecord, TrainerStatus
 from batchgrowth.errors import Fault, PlanError, SpecError
 from batchgrowth.looks import LARGEST_BATCH
-from batchgrowth.manifest.reading import StoredJob, read_stored
+from batchgrowth.manifest.reading import StoredJob, read_stored, stored_text
 from batchgrowth.notes import remarks
 from batchgrowth.plan import MOST_DECISIONS, BatchDecision, Plan, make_plan
 from batchgrowth.spec import JobSpec
@@ -124,7 +124,7 @@ def job_text(seen: Observed) -> str:
         "metadata": {"name": seen.name, "namespace": seen.namespace},
         "spec": seen.job.get("spec"),
     }
-    return json.dumps(job, ensure_ascii=False, sort_keys=True)
+    return stored_text(job)
 
 
 @lru_cache(maxsize=2048)
@@ -189,7 +189,7 @@ def _with_epochs(text: str, epochs: int) -> str:
     """Return the text of the same job with this spec.epochs."""
     job = json.loads(text)
     job["spec"]["epochs"] = epochs
-    return json.dumps(job, ensure_ascii=False, sort_keys=True)
+    return stored_text(job)
 
 
 def _plan_of(text: str, report: Progress) -> Plan:

@@ -327,7 +327,8 @@ def steps_idle(job: FinishedPlan) -> Faults:
         if min(before.batch_size, step.batch_size) >= batch.maximum:
             given = f"{step.batch_size:,} is more than batch.maximum, {batch.maximum:,}, which the batch has already"
             path = f"spec.batch.growth.milestones.steps[{index}].batchSize"
-            faults.append(Fault(path, given, f"give a batch.maximum of {step.batch_size:,}, or leave the step out"))
+            enough = max(before.batch_size, step.batch_size)  # the sizes of a list by update may fall
+            faults.append(Fault(path, given, f"give a batch.maximum of {enough:,}, or leave the step out"))
     return tuple(faults)
 
 

@@ -4,6 +4,7 @@ growth saves, and what reclaimed machines cost.
 All of them change `workers.maximum` alone, so the weights stay the same.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -63,11 +64,17 @@ class Candidates:
         largest = max(stage.batch_size for stage in self.plan.stages)
         most = min(max(largest // self.spec.workers.examples_per_worker, 1), MOST_WORKERS)
         maximum = self.spec.workers.minimum
-        most = max(most, maximum)
+        most = maximum + bisect_left(range(maximum + 1, most + 1), True, key=self._is_refused)
         while maximum < most:
             yield maximum
             maximum = maximum + 1 if maximum < EACH_UP_TO else min(ceil(maximum * RATIO), most)
         yield most
+
+    def _is_refused(self, maximum: int) -> bool:
+        """Return whether the manifest would be refused with so many workers, as each exchange has its own bound."""
+        workers = self.spec.workers.model_copy(update={"maximum": maximum})
+        spec = self.spec.model_copy(update={"workers": workers})
+        return not all(rule.holds(spec) for rule in JobSpec.rules)
 
     def desired(self, batch_size: int, maximum: int) -> int:
         """Return the workers that a batch asks for if at most `maximum` are allowed."""

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 from rich.console import Console
 
 from batchgrowth.errors import Fault, PlanError, SpecError
@@ -25,6 +24,7 @@ from batchgrowth.forecast.sentences import Forecasted, Questions, forecasted, se
 from batchgrowth.forecast.step_time import Constants
 from batchgrowth.forecast.tables import forecast_list, forecast_table, number, unit_of
 from batchgrowth.manifest.reading import load_manifest
+from batchgrowth.manifest.scalars import as_yaml
 from batchgrowth.plan import make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth.streams import is_too_wide, on_stderr, say
@@ -228,4 +228,4 @@ def _print_all(found: list[Forecasted], job: BatchGrowthJob, choice: AffordableW
         if choice.made.money is not None:
             taken += f" and ${number(choice.made.money.value)}"
         console.print(f"workers.maximum {choice.maximum} keeps it, with {taken}:\n", highlight=False, soft_wrap=True)
-        say(yaml.safe_dump(manifest_with(job, choice.maximum), sort_keys=False, allow_unicode=True), end="")
+        say(as_yaml(manifest_with(job, choice.maximum)), end="")

@@ -4,9 +4,10 @@ A user's file may have no unknown field. What an API server or an operator store
 version.
 """
 
+import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import pairwise
@@ -96,6 +97,16 @@ def read_stored(text: str | bytes, source: str = "") -> StoredJob:
                 parent = parent.setdefault(str(key), {})
             parent[str(path[-1])] = value
     return StoredJob(job, tuple(dotted(path) for path, _ in unknown), short)
+
+
+_NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+"""Characters of JSON that YAML refuses, or takes for the end of a line."""
+
+
+def stored_text(job: Mapping[str, Any]) -> str:
+    """Return a job as JSON that `read_stored` and `load_stored` read; the same text for equal jobs."""
+    text = json.dumps(job, ensure_ascii=False, sort_keys=True)
+    return _NOT_IN_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def load_stored(path: Path) -> BatchGrowthJob:

@@ -54,6 +54,36 @@ class ManifestLoader(yaml.SafeLoader):
             return str(kind_of(value))
         return super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
 
+    def scan_to_next_token(self) -> None:
+        """Skip spaces, line breaks and comments, and tabs too except at the beginning of a block's line."""
+        super().scan_to_next_token()
+        while self.peek() == "\t" and (self.flow_level or not self.allow_simple_key):
+            self.forward()
+            super().scan_to_next_token()
+
+    def scan_flow_scalar(self, style: str) -> Any:
+        """Return the token of a text in quotes, with each pair of surrogates as the one character that JSON means."""
+        token = super().scan_flow_scalar(style)
+        token.value = token.value.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+        return token
+
+
+class ManifestDumper(yaml.SafeDumper):
+    """PyYAML's dumper, which also puts texts in quotes that only Kubernetes reads as something else, such as 1e-3."""
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        """Return the tag that a node would have without one."""
+        tag = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
+        if kind is yaml.ScalarNode and implicit[0] and tag == ScalarTag.text:
+            return str(kind_of(value))
+        return tag
+
+
+def as_yaml(document: Any) -> str:
+    """Return a document as YAML from which `read_document` and Kubernetes read the same data."""
+    text: str = yaml.dump(document, Dumper=ManifestDumper, sort_keys=False, allow_unicode=True)
+    return text
+
 
 def kind_of(text: str) -> ScalarTag:
     """Return the kind of a plain scalar: one without quotes and without a tag."""

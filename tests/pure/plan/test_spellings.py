@@ -1,5 +1,6 @@
 """Numbers, switches and nothing, as people and Kubernetes write them, in YAML and in Python."""
 
+import json
 import math
 from decimal import Decimal
 from fractions import Fraction
@@ -8,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from batchgrowth.errors import SpecError
 from batchgrowth.manifest.documents import read_document
 from batchgrowth.manifest.keywords import job_of
 from batchgrowth.manifest.reading import read_manifest
+from batchgrowth.manifest.scalars import as_yaml
 from batchgrowth.plan import make_plan
 from batchgrowth.spec import differences, mathematics
 
@@ -65,9 +68,32 @@ def test_scalars_are_what_kubernetes_reads(written: str, value: Any) -> None:
     assert (document.tree, type(document.tree["a"])) == ({"a": value}, type(value))
 
 
+@pytest.mark.fault("N10")
+@pytest.mark.parametrize("text", ["1e-3", "5E-2", "y", "N", "089", "0o17", "on", "1_0", "2026-01-01", "~", "<<", "½ a"])
+def test_texts_that_kubernetes_would_read_otherwise_are_written_in_quotes(text: str) -> None:
+    tree = {"a": text, "b": {text: [text, 1, 0.5, 1e-9, True, None]}}
+    assert read_document(as_yaml(tree)).tree == tree
+
+
 @pytest.mark.parametrize("written", [".inf", "-.INF", ".NaN"])
 def test_special_floats(written: str) -> None:
     assert not math.isfinite(read_document(f"a: {written}").tree["a"])
+
+
+def test_json_may_escape_every_character() -> None:
+    """Python's `json.dumps` writes a character past U+FFFF as two."""
+    tree = {"größe": "🌱 a", "🌱": ["½", "𝒙"]}
+    assert read_document(json.dumps(tree)).tree == tree
+    with pytest.raises(SpecError, match=r'arguments.hidden: "\\ud83c"; give a string'):
+        read_manifest(DIGITS, ['workload.arguments={hidden: "\\ud83c"}'])  # half a character is none
+
+
+def test_tabs_between_values_are_spaces() -> None:
+    tree = yaml.safe_load(DIGITS)
+    assert read_document(json.dumps(tree, indent="\t")).tree == tree
+    assert read_document("a:\t1\t# one\nb: [1,\t2]\t\n").tree == {"a": 1, "b": [1, 2]}
+    with pytest.raises(SpecError, match=r"manifest line 2: not YAML .*t' that cannot start any token"):
+        read_document("a:\n\tb: 1")
 
 
 def test_a_tag_that_does_not_fit_is_a_fault() -> None:

@@ -63,6 +63,17 @@ def test_zeros_and_the_smallest_and_largest_numbers(coding: Coding) -> None:
         torch.testing.assert_close(vector, torch.tensor([value, -value, 0.0]), rtol=0.01, atol=1e-40)
 
 
+@pytest.mark.parametrize("coding", CODINGS)
+@pytest.mark.parametrize("exponent", [-148, -144, -143, -141, -133, -126, -118])
+def test_vanishing_numbers_are_packed_without_loss(coding: Coding, exponent: int) -> None:
+    """Below 2^-126 a float has fewer digits, so a scale may be rounded too."""
+    vector = torch.arange(-255.0, 256.0) * 2.0 ** (exponent - 7)
+    coding.quantize(vector)
+    unpacked = torch.empty_like(vector)
+    coding.unpack(coding.pack(vector), unpacked)
+    assert torch.equal(vector, unpacked)
+
+
 def summed(rows: list[Tensor], lo: int, hi: int, coding: Coding) -> Tensor:
     """The node [lo, hi) of the tree, rounded at each node."""
     if hi - lo == 1:

@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 from batchgrowth.errors import CheckpointError, Interrupted, StorageError, Superseded
+from batchgrowth.manifest.reading import load_manifest, read_manifest
 from batchgrowth_trainer.record import output
 from batchgrowth_trainer.record.output import OutputFolder
+from batchgrowth_trainer.record.runs import manifest_text
+
+GOOD = sorted((Path(__file__).parents[2] / "corpus" / "good").iterdir())
 
 SUMMARY = {"name": "a", "exchange": "AllReduce", "updates": 3, "examples": 9, "epochs": 1, "seconds": 0.5,
            "finalLoss": 0.25, "weightsSha256": "00"}  # fmt: skip
@@ -134,6 +138,13 @@ def test_a_summary_says_that_the_run_is_finished(tmp_path: Path) -> None:
         for damaged in ("{", "[1]", "", "{}", "[" * 5000, lacking, json.dumps(SUMMARY | {"updates": "many"})):
             (tmp_path / "summary.json").write_text(damaged)
             assert folder.summary() is None
+
+
+@pytest.mark.parametrize("path", GOOD, ids=lambda path: path.stem)
+def test_the_manifest_of_a_run_is_read_back(path: Path) -> None:
+    """Also the decimals that YAML would take for text, and Kubernetes for floats."""
+    job = load_manifest(path)
+    assert read_manifest(manifest_text(job)).spec == job.spec
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,6 +143,8 @@ class Int8:
         largest = blocks.abs().amax(dim=1)
         parts, exponents = torch.frexp(largest / _LARGEST)
         scales = torch.ldexp(torch.ones_like(largest), exponents - (parts == 0.5).int())  # the power of two not below
+        # Among the smallest floats the quotient may be rounded down, to a scale with which the largest needs nine bits.
+        scales = torch.where(scales * _LARGEST < largest, 2 * scales, scales)
         scales = torch.where(torch.isfinite(largest), scales, largest)
         return (blocks / scales.unsqueeze(1)).round_(), scales
 

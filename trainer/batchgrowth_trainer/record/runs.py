@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from batchgrowth.errors import CheckpointError, DataError, Fault, SpecError
 from batchgrowth.growth_decisions import Course
 from batchgrowth.manifest.reading import load_manifest, read_manifest
+from batchgrowth.manifest.scalars import as_yaml
 from batchgrowth.plan import BatchDecision, make_plan
 from batchgrowth.spec import BatchGrowthJob, differences, mathematics
 
@@ -34,7 +34,7 @@ JOB_FILE = "job.yaml"
 
 def manifest_text(job: BatchGrowthJob) -> str:
     """Return the job as YAML, with every default; its metadata is reduced to the name."""
-    return _text(_document(job))
+    return as_yaml(_document(job))
 
 
 def declared_manifest(directory: Path) -> str:
@@ -51,7 +51,7 @@ def declared_manifest(directory: Path) -> str:
             steps = [{"update": decision.update, "batchSize": decision.wanted} for decision in decisions]
             growth = {"type": "Milestones", "milestones": {"steps": steps}}
         document["spec"]["batch"]["growth"] = growth
-    text = _text(document)
+    text = as_yaml(document)
     # Only for its errors: a manifest that cannot be read back must not be handed out.
     read_manifest(text, source=str(_job_file(directory)))
     return text
@@ -185,10 +185,6 @@ def measured_quantity(directory: Path) -> str:
 def _document(job: BatchGrowthJob) -> dict[str, Any]:
     document: dict[str, Any] = job.model_dump(mode="json", by_alias=True, exclude_none=True)
     return document | {"metadata": {"name": job.metadata.name}}
-
-
-def _text(document: dict[str, Any]) -> str:
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
 
 
 _COUNTS = [HISTORY_HEADER.index(name) for name in ("update", "stage", "batchSize", "workers")]

@@ -61,6 +61,18 @@ def test_the_trainer_finds_its_job_and_plan(make_world: MakeWorld) -> None:
     assert json.loads(data[names.PLAN_KEY])["updates"] == 460
 
 
+def test_an_argument_may_have_any_character_of_json(make_world: MakeWorld) -> None:
+    """YAML refuses some of them, and takes others for the end of a line."""
+    world = make_world()
+    strange = "".join(map(chr, (*range(0x100), 0x2028, 0x2029, 0xFEFF, 0xFFFE, 0xFFFF, 0x1F331)))
+    world.job["spec"]["workload"]["arguments"] = {"hidden": strange}
+    world.step()
+
+    data = world.child("ConfigMap", "digits-plan")["data"]
+    assert world.condition("Accepted") == ("True", "PlanMade")
+    assert read_stored(data[names.JOB_KEY]).job.spec.workload.arguments == {"hidden": strange}
+
+
 def test_a_spec_without_a_plan_creates_nothing(make_world: MakeWorld) -> None:
     world = make_world()
     world.job["spec"]["learningRate"] |= {"warmup": {"initial": "0.01", "updates": 10_000}}

@@ -148,6 +148,11 @@ def test_a_dry_run_prints_what_kubectl_can_apply(capsys: pytest.CaptureFixture[s
     assert [each["metadata"]["namespace"] for each in (config_map, job)] == ["team", "team"]
 
 
+def test_a_dry_run_keeps_decimals_in_quotes(capsys: pytest.CaptureFixture[str]) -> None:
+    command(ROOT / "tests" / "corpus" / "good" / "learning-rate-exponent.yaml", dry_run=True)
+    assert read_manifest(capsys.readouterr().out).spec.learning_rate.initial == "5e-2"
+
+
 @pytest.mark.fault("O10")
 def test_a_generated_name_is_completed_anew_each_time(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Before it is applied, which needs a name; the code's ConfigMap is of that job."""

@@ -42,6 +42,31 @@ def test_many_workers_are_tried_in_steps_of_a_twentieth() -> None:
     assert list(candidates_of(spec_of("digits.yaml", "workers.minimum=4")).maxima()) == [4]
 
 
+@pytest.mark.parametrize(
+    ("exchange", "most"),
+    [
+        ("{type: AllReduce}", 160),
+        ("{type: ParameterServer}", 64),
+        ("{type: LocalSGD, localSGD: {replicas: 8}}", 8),
+        ("{type: Downpour}", 17),
+    ],
+)
+def test_no_more_workers_are_tried_than_the_exchange_allows(exchange: str, most: int) -> None:
+    changes = ("workers={examplesPerWorker: 32, maximum: 4}", f"exchange={exchange}")
+    assert list(candidates_of(spec_of("table1/5120.yaml", *changes)).maxima())[-1] == most
+    spec_of("table1/5120.yaml", *changes, f"workers.maximum={most}")
+
+
+@pytest.mark.parametrize("exchange", ["SingleProcess", "Hogwild"])
+def test_workers_bring_nothing_to_an_exchange_without_them(exchange: str) -> None:
+    found = candidates_of(spec_of("table1/5120.yaml", f"exchange.type={exchange}"))
+    alone = sum(plan_seconds(make_plan(spec_of("table1/5120.yaml", "workers.maximum=1")), MODERATE.step))
+
+    assert list(found.seconds.values()) == pytest.approx([alone] * 40)
+    assert found.knee() == 1
+    assert [stage.workers for stage in run_time(found.plan, MODERATE).stages] == [1, 1, 1, 1]
+
+
 def test_the_knee_is_found_across_numbers_that_bring_nothing() -> None:
     """Ten shards: six to nine workers take as long as five, and ten take half of it."""
     spec = spec_of(

@@ -142,6 +142,11 @@ def test_a_manifest_that_keeps_a_deadline(run: Run) -> None:
     assert json.loads(out)["choice"]["manifest"]["spec"]["workers"]["maximum"] == 10
 
 
+def test_a_manifest_that_is_printed_keeps_decimals_in_quotes(run: Run) -> None:
+    out = run(TABLE1, "--network", "moderate", "--deadline", "30m", "--set", "learningRate.initial=1e-3")[1]
+    assert read_manifest(out).spec.learning_rate.initial == "1e-3"
+
+
 def test_a_deadline_for_the_shortest_manifest(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(
