@@ -1,5 +1,6 @@
 """The effect of each value."""
 
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -205,6 +206,26 @@ def test_names(release: str, arguments: tuple[str, ...], name: str, render: Rend
     objects = [b["metadata"]["name"] for b in render(*arguments, release=release) if b["kind"] == "Service"]
 
     assert [f"{name}-metrics"] == objects
+
+
+def test_names_of_digits_are_texts(render: Render) -> None:
+    """YAML reads them as numbers unless they are quoted, and the API server takes no number for a name."""
+    names = {"1001", "1002", "1003", "1004", "1005"}
+    given = "nameOverride=1003,serviceAccount.name=1004,priorityClassName=1005"
+    more = ("--set", "monitors.enabled=true,alerts.enabled=true,replicaCount=2,podDisruptionBudget.enabled=true")
+    more += ("--set", "dask-kubernetes-operator.enabled=false")  # the Dask operator's chart does not quote them
+    objects = render("--namespace", "1001", "--set-string", given, *more, release="1002")
+
+    def scalars(part: Any) -> list[Any]:
+        if isinstance(part, dict | list):
+            return [found for each in (part.values() if isinstance(part, dict) else part) for found in scalars(each)]
+        return [part]
+
+    found = [scalar for scalar in scalars(objects) if str(scalar) in names]
+    assert names == set(found)
+    restricted = render("--namespace", "1001", "--set-string", "watch.namespaces={1006}", *more)
+    assert "1006" in [body["metadata"].get("namespace") for body in restricted]
+    assert 1006 not in scalars(restricted)
 
 
 @pytest.mark.parametrize(
