@@ -228,6 +228,26 @@ def test_names_of_digits_are_texts(render: Render) -> None:
     assert 1006 not in scalars(restricted)
 
 
+def test_labels_and_annotations_replace_the_chart_s_own(render: Render, tmp_path: Path) -> None:
+    own = {"app.kubernetes.io/part-of": "research"}
+    given = {
+        "podLabels": own,
+        "podAnnotations": {"prometheus.io/scrape": "false"},
+        "monitors": {"enabled": True, "labels": own},
+        "alerts": {"enabled": True, "labels": own},
+        "dashboard": {"labels": own},
+    }
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(given))
+    objects = render("-f", str(tmp_path / "values.yaml"))
+    [deployment] = [each for each in of_kind(objects, "Deployment") if each["metadata"]["name"] == "batchgrowth"]
+    pod = deployment["spec"]["template"]["metadata"]
+    kinds = ("PodMonitor", "ServiceMonitor", "PrometheusRule", "ConfigMap")
+    labelled = [pod, *(body["metadata"] for kind in kinds for body in of_kind(objects, kind))]
+
+    assert [each["labels"]["app.kubernetes.io/part-of"] for each in labelled] == 5 * ["research"]
+    assert pod["annotations"] == {"prometheus.io/scrape": "false", "prometheus.io/port": "9090"}
+
+
 @pytest.mark.parametrize(
     "variant", [(), values("namespaced"), values("registry")], ids=["default", "namespaced", "own"]
 )

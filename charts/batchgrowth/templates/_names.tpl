@@ -35,6 +35,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
+{{/* Labels or annotations, those of the values over ours; takes a list of ours, as YAML, and theirs. */}}
+{{- define "batchgrowth.over" -}}
+{{- merge (dict) (index . 1 | default dict) (index . 0 | fromYaml) | toYaml }}
+{{- end }}
+
 {{- define "batchgrowth.serviceAccount" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- default (include "batchgrowth.fullname" .) .Values.serviceAccount.name -}}
