@@ -286,6 +286,22 @@ def test_the_operator_knows_the_defaults_of_all_pods(render: Render) -> None:
     assert plain["pods"] == "{}"
 
 
+def test_variables_in_the_defaults_of_all_pods_are_the_job_s(render: Render, tmp_path: Path) -> None:
+    """The kubelet would replace $(HOME) in an argument by the operator's own."""
+    pods = {"env": [{"name": "CACHE", "value": "$(HOME)/cache $$(HOME) $HOME"}]}
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump({"jobs": {"pods": pods}}))
+    container = operator(render("-f", str(tmp_path / "values.yaml")))
+
+    def of_the_operator(found: re.Match[str]) -> str:
+        return "$" if found[0] == "$$" else variables.get(found[1], found[0])
+
+    variables = {entry["name"]: entry.get("value", "") for entry in container["env"]}
+    assert "HOME" in variables
+    seen = [re.sub(r"\$\$|\$\((\w+)\)", of_the_operator, each) for each in container["args"]]
+
+    assert job_pods(parse(seen)["pods"], PodSecurity.restricted) == pods
+
+
 def test_the_operator_knows_who_may_read_metrics(render: Render) -> None:
     peers = "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.team=ops"
     parsed = parse(operator(render("--set", peers))["args"])
