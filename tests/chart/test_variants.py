@@ -427,5 +427,12 @@ def test_the_operators_pod_has_what_the_values_add(render: Render, tmp_path: Pat
     assert scheduler_resources(resources.partition("=")[2]) == {"requests": {}, "limits": {"memory": "8Gi"}}
 
 
+def test_keys_that_are_left_empty(render: Render, tmp_path: Path) -> None:
+    """Helm takes `operatorClass:` for a wish to remove the key."""
+    (tmp_path / "values.yaml").write_text("operatorClass:\npodSecurityContext:\nsecurityContext:\n")
+
+    assert render("-f", str(tmp_path / "values.yaml")) == render()
+
+
 def test_without_a_budget_none_is_installed(render: Render) -> None:
     assert of_kind(render(), "PodDisruptionBudget") == []

@@ -66,12 +66,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if .Values.fixedUser }}
 {{- $ours = merge $ours (dict "runAsUser" 65532 "runAsGroup" 65532) }}
 {{- end }}
-{{- mergeOverwrite $ours (deepCopy .Values.podSecurityContext) | toYaml }}
+{{- mergeOverwrite $ours (deepCopy (.Values.podSecurityContext | default dict)) | toYaml }}
 {{- end }}
 
 {{- define "batchgrowth.containerSecurity" -}}
 {{- $ours := dict "allowPrivilegeEscalation" false "capabilities" (dict "drop" (list "ALL")) "readOnlyRootFilesystem" true }}
-{{- mergeOverwrite $ours (deepCopy .Values.securityContext) | toYaml }}
+{{- mergeOverwrite $ours (deepCopy (.Values.securityContext | default dict)) | toYaml }}
 {{- end }}
 
 {{/* The namespaces whose jobs the operator serves, as JSON; none for the whole cluster. */}}
@@ -102,11 +102,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- range $theirs }}{{ if has . $own }}{{ $shared = append $shared . }}{{ end }}{{ end }}
 {{- if and
   (hasKey $given "batchgrowth.dev/operator-class")
-  (eq (get $given "batchgrowth.dev/operator-class") $.Values.operatorClass)
+  (eq (get $given "batchgrowth.dev/operator-class") ($.Values.operatorClass | default ""))
   (ne .metadata.name (include "batchgrowth.clusterName" $))
   (or (empty $own) (empty $theirs) $shared) }}
 {{- $release := printf "%s in namespace %s" (get $given "meta.helm.sh/release-name") (get $given "meta.helm.sh/release-namespace") }}
-{{- fail (printf "operatorClass: the release %s already serves jobs of class %q %s; give another class, and jobs for this operator the same spec.operatorClass, or give namespaces that no other release watches" $release $.Values.operatorClass (empty $shared | ternary "that this one would serve" (printf "in %s" (join ", " $shared)))) }}
+{{- fail (printf "operatorClass: the release %s already serves jobs of class %q %s; give another class, and jobs for this operator the same spec.operatorClass, or give namespaces that no other release watches" $release ($.Values.operatorClass | default "") (empty $shared | ternary "that this one would serve" (printf "in %s" (join ", " $shared)))) }}
 {{- end }}
 {{- end }}
 {{- end }}
