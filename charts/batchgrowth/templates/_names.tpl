@@ -20,6 +20,12 @@ A Service's name is a DNS label that begins with a letter; a release's may have 
 {{- printf "%s-%s" (include "batchgrowth.fullname" .) .Release.Namespace -}}
 {{- end }}
 
+{{/* The name of a role beside it, also in a namespace whose name is the role's; takes a list of the scope and the role. */}}
+{{- define "batchgrowth.role" -}}
+{{- $scope := index . 0 }}
+{{- printf "%s%s%s" (include "batchgrowth.fullname" $scope) (eq $scope.Release.Namespace (index . 1) | ternary "." "-") (index . 1) -}}
+{{- end }}
+
 {{- define "batchgrowth.selectorLabels" -}}
 app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
