@@ -111,6 +111,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   (eq (get $given "batchgrowth.dev/operator-class") ($.Values.operatorClass | default ""))
   (ne .metadata.name (include "batchgrowth.clusterName" $))
   (or (empty $own) (empty $theirs) $shared) }}
+{{- if and (eq (get $given "meta.helm.sh/release-name") $.Release.Name) (eq (get $given "meta.helm.sh/release-namespace") $.Release.Namespace) }}
+{{- fail (printf "fullnameOverride: Helm would start the operator %s before it ends the one of this release that has another name; keep nameOverride and fullnameOverride, or uninstall the release first, while its jobs train on" (include "batchgrowth.fullname" $)) }}
+{{- end }}
 {{- $release := printf "%s in namespace %s" (get $given "meta.helm.sh/release-name") (get $given "meta.helm.sh/release-namespace") }}
 {{- fail (printf "operatorClass: the release %s already serves jobs of class %q %s; give another class, and jobs for this operator the same spec.operatorClass, or give namespaces that no other release watches" $release ($.Values.operatorClass | default "") (empty $shared | ternary "that this one would serve" (printf "in %s" (join ", " $shared)))) }}
 {{- end }}
