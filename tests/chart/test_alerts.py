@@ -114,6 +114,11 @@ HEALTHY: dict[str, Series] = {
     | counter("batchgrowth_checks_total", TRAINER | {"result": "different"}, (0, MINUTES))
     | counter("batchgrowth_checks_total", TRAINER | {"result": "same"}, (1, MINUTES))
     | counter(RECOVERIES, TRAINER, *[(0, 9), (1, 1)] * (MINUTES // 10)),
+    "a trainer that the monitors of two releases scrape": ALIVE
+    | counter(FAILURES, TRAINER | {"pod": "trainer", "job": "one"}, (0, 30), (1, 2), (0, MINUTES - 32))
+    | counter(FAILURES, TRAINER | {"pod": "trainer", "job": "two"}, (0, 30), (1, 2), (0, MINUTES - 32))
+    | counter(RECOVERIES, TRAINER | {"pod": "trainer", "job": "one"}, *[(0, 9), (1, 1)] * (MINUTES // 10))
+    | counter(RECOVERIES, TRAINER | {"pod": "trainer", "job": "two"}, *[(0, 9), (1, 1)] * (MINUTES // 10)),
 }
 Judge = Callable[[Series, Sequence[Any]], str]
 
