@@ -1,8 +1,8 @@
 """`python -m batchgrowth_operator`: the same as `batchgrowth operator`."""
 
-import typer
+import sys
 
-from batchgrowth_operator.commands import operator
+from batchgrowth.cli import main
 
 if __name__ == "__main__":
-    typer.run(operator)
+    main(["operator", *sys.argv[1:]])
