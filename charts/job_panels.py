@@ -89,7 +89,10 @@ FORECAST: tuple[Panel, ...] = (
         "its share of evaluations; otherwise, if the two differ, the time left is wrong by as much.",
         "s",
         Query(latest("batchgrowth_update_forecast_seconds"), "forecast"),
-        Query(f"{pace('batchgrowth_update_duration_seconds_sum')} / {pace('batchgrowth_updates_total')}", "actual"),
+        Query(
+            f"{pace('batchgrowth_update_duration_seconds_sum', over=('part',))} / {pace('batchgrowth_updates_total')}",
+            "actual",
+        ),
     ),
 )
 SPEED: tuple[Panel, ...] = (

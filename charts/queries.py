@@ -27,9 +27,13 @@ def age(metric: str) -> str:
     return f"time() - ({latest(metric)} > 0)"
 
 
-def pace(metric: str, *by: str) -> str:
-    """Growth of a counter per second."""
-    return f"sum{_by(by)} (rate({metric}{_matching({})}[$__rate_interval]))"
+def pace(metric: str, *by: str, over: tuple[str, ...] = ()) -> str:
+    """Growth of a counter per second, with the sum over the labels `over`.
+
+    Each pod counts once: the monitors of two releases may scrape the same one.
+    """
+    of_a_pod = f"max{_by((*by, *over, 'pod'))} (rate({metric}{_matching({})}[$__rate_interval]))"
+    return f"sum{_by(by)} ({of_a_pod})"
 
 
 def quantile(metric: str, part: float, *by: str) -> str:

@@ -27,7 +27,7 @@ spec:
         resources: [batchgrowthjobs]
   matchConditions:
     - name: class
-      expression: {{ printf "object.spec.?operatorClass.orValue('') == '%s'" .Values.operatorClass | quote }}
+      expression: "object.spec.?operatorClass.orValue('') == '{{ .Values.operatorClass | default "" }}'"
     - name: changed
       expression: request.operation == 'CREATE' || object.spec != oldObject.spec
 """

@@ -59,7 +59,11 @@ def job_pods(text: str, standard: PodSecurity) -> dict[str, Any]:
 def scheduler_resources(text: str) -> dict[str, Any]:
     """Return the resources in a JSON map, as a container has them. Raises BadParameter if the text has other fields."""
     try:
-        found = Resources.model_validate_json(text)
+        quantities = json.dumps(json.loads(text, parse_float=str))
+    except ValueError:
+        quantities = text  # the model says what is wrong with it
+    try:
+        found = Resources.model_validate_json(quantities)
     except ValidationError as error:
         wrong = error.errors()[0]
         field = ".".join(map(str, wrong["loc"])) or text

@@ -12,6 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from batchgrowth.contract.logs import LogFormat, LogLevel, configure_logs
+from batchgrowth.errors import PortError
 from batchgrowth.spec import KIND
 from prometheus_client import start_http_server
 
@@ -48,12 +49,12 @@ log = logging.getLogger(__name__)
 def run(settings: Settings) -> None:
     """Run the operator until SIGTERM or SIGINT. If watching fails, it restarts with a back-off.
 
-    Raises SystemExit with the code 1 if a task failed or the Lease was lost.
+    Raises SystemExit with the code 1 if a task failed or the Lease was lost; PortError if the metrics' port is taken.
     """
     metrics = OperatorMetrics()
     api = connect(settings.kubeconfig, metrics.request)
     if settings.metrics_port:
-        start_http_server(settings.metrics_port, EVERYWHERE, metrics.registry)
+        _serve(metrics, settings.metrics_port)
     _configure_logs(settings.log_level, settings.log_format)
     failures = 0
     while True:
@@ -74,6 +75,17 @@ def run(settings: Settings) -> None:
                 log.error("%s; retrying in %g s", refusal, wait)
         if _is_stopped_within(wait):
             return
+
+
+def _serve(metrics: OperatorMetrics, port: int) -> None:
+    """Serve the metrics at the port. Raises PortError if it cannot be opened."""
+    try:
+        start_http_server(port, EVERYWHERE, metrics.registry)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise PortError(
+            f"--metrics-port {port}: cannot be opened ({reason}); give another port, or 0 for none"
+        ) from error
 
 
 def _is_stopped_within(seconds: float) -> bool:

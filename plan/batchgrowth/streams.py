@@ -91,12 +91,23 @@ def print_plainly() -> None:
             stream.reconfigure(errors=_REPLACE)
 
 
+def forget_an_unknown_size() -> None:
+    """Remove COLUMNS and LINES if they are 0, as a terminal sets them that does not know its size.
+
+    rich would print nothing in 0 columns.
+    """
+    for name in ("COLUMNS", "LINES"):
+        if os.environ.get(name) == "0":
+            del os.environ[name]
+
+
 def run_command(command: Callable[[], object]) -> NoReturn:
     """Run the command and exit with its code, after everything that it printed is written.
 
     A closed pipe ends the command without a word. If the output cannot be written, one line says so.
     """
     print_plainly()
+    forget_an_unknown_size()
     code: str | int | None = 0
     try:
         try:

@@ -25,11 +25,20 @@ RELEASE = "batchgrowth"
 IMAGES = ("-f", str(CHART / "ci" / "images-values.yaml"))
 """The chart has no default images: every other file of values comes on top."""
 VARIANTS = {"default": (), **{p.stem.removesuffix("-values"): ("-f", str(p)) for p in CHART.glob("ci/*-values.yaml")}}
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The one of libyaml, if PyYAML has it, is ten times as fast."""
 Objects = list[dict[str, Any]]
 Helm = Callable[..., subprocess.CompletedProcess[str]]
 Render = Callable[..., Objects]
+
+
+class Strict(LOADER):  # type: ignore[misc]  (known only when it runs)
+    """Refuses a map with a key twice, as the parser of Flux and kustomize does; Helm takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        assert len(mapping) == len(node.value), f"a key is there twice:{node.start_mark}"
+        return mapping
 
 
 def _helm() -> str | None:
@@ -92,7 +101,7 @@ def render(helm: Helm, chart: Path) -> Render:
             done = helm("template", release, *place, *IMAGES, *arguments)
             assert done.returncode == 0, done.stderr
             known[words] = done.stdout
-        return [body for body in yaml.load_all(known[words], LOADER) if body]
+        return [body for body in yaml.load_all(known[words], Strict) if body]
 
     return objects
 

@@ -50,6 +50,7 @@ def counter(name: str, labels: Labels, *steps: tuple[int, int]) -> Series:
 ALIVE = counter("batchgrowth_operator_reconcile_duration_seconds_count", {}, (6, MINUTES))
 PASSES, REQUESTS = "batchgrowth_operator_reconciles_total", "batchgrowth_operator_api_requests_total"
 FAILURES, RECOVERIES = "batchgrowth_checkpoint_failures_total", "batchgrowth_recoveries_total"
+BROKEN = "batchgrowth_operator_watch_broken"
 PATCHES = {"verb": "patch", "resource": "deployments", "code": "403"}
 READY = condition("Accepted", ("True", MINUTES)) | condition("Succeeded", ("Unknown", MINUTES))
 
@@ -59,6 +60,10 @@ FAULTS: dict[str, tuple[Series, Labels]] = {
     "BatchGrowthRequestsForbidden": (
         ALIVE | counter(REQUESTS, PATCHES, (1, MINUTES)),
         {"verb": "patch", "resource": "deployments"},
+    ),
+    "BatchGrowthWatchBroken": (
+        ALIVE | {f'{BROKEN}{{watched_namespace="team", resource="pods"}}': f"1x{MINUTES}"},
+        {"watched_namespace": "team"},
     ),
     "BatchGrowthJobNotAccepted": (ALIVE | condition("Accepted", ("False", MINUTES)), JOB),
     "BatchGrowthJobWaiting": (
@@ -104,10 +109,16 @@ HEALTHY: dict[str, Series] = {
     | counter(REQUESTS, PATCHES, (0, 30), (1, 1), (0, MINUTES - 31))
     | counter(REQUESTS, PATCHES | {"code": "409"}, (5, MINUTES))
     | counter(REQUESTS, PATCHES | {"code": "terminating"}, (5, MINUTES))
+    | {f'{BROKEN}{{watched_namespace="team", resource="pods"}}': f"0x30 1x4 0x{MINUTES - 36}"}
     | counter(FAILURES, TRAINER, (0, 30), (1, 2), (0, MINUTES - 32))
     | counter("batchgrowth_checks_total", TRAINER | {"result": "different"}, (0, MINUTES))
     | counter("batchgrowth_checks_total", TRAINER | {"result": "same"}, (1, MINUTES))
     | counter(RECOVERIES, TRAINER, *[(0, 9), (1, 1)] * (MINUTES // 10)),
+    "a trainer that the monitors of two releases scrape": ALIVE
+    | counter(FAILURES, TRAINER | {"pod": "trainer", "job": "one"}, (0, 30), (1, 2), (0, MINUTES - 32))
+    | counter(FAILURES, TRAINER | {"pod": "trainer", "job": "two"}, (0, 30), (1, 2), (0, MINUTES - 32))
+    | counter(RECOVERIES, TRAINER | {"pod": "trainer", "job": "one"}, *[(0, 9), (1, 1)] * (MINUTES // 10))
+    | counter(RECOVERIES, TRAINER | {"pod": "trainer", "job": "two"}, *[(0, 9), (1, 1)] * (MINUTES // 10)),
 }
 Judge = Callable[[Series, Sequence[Any]], str]
 
@@ -149,8 +160,9 @@ def fired(name: str, labels: Labels) -> dict[str, Any]:
     def filled(text: str) -> str:
         return re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda found: labels[found[1]], text)
 
+    shown = {key: value for key, value in labels.items() if value}
     texts = {key: filled(text) for key, text in RULES[name]["annotations"].items()}
-    alert = {"exp_labels": {**labels, **RULES[name]["labels"]}, "exp_annotations": texts}
+    alert = {"exp_labels": {**shown, **RULES[name]["labels"]}, "exp_annotations": texts}
     return {"alertname": name, "eval_time": "60m", "exp_alerts": [alert]}
 
 
@@ -168,6 +180,16 @@ def test_a_validating_policy_that_refuses_is_an_alert(judge: Judge) -> None:
     name = "BatchGrowthRequestsForbidden"
     series = ALIVE | counter(REQUESTS, PATCHES | {"code": "422"}, (1, MINUTES))
     assert judge(series, [fired(name, FAULTS[name][1])]) == ""
+
+
+@pytest.mark.fault("B11")
+def test_an_operator_that_may_watch_nothing_is_an_alert(judge: Judge) -> None:
+    """It starts over again and again, each time without the metric for a while and with the watch that broke first."""
+    series = ALIVE | {
+        f'{BROKEN}{{watched_namespace="", resource="pods"}}': "1 1 _ _ _ _ _ _ _ _ _ _ " * (MINUTES // 12),
+        f'{BROKEN}{{watched_namespace="", resource="jobs"}}': "_ _ _ _ _ _ 1 1 _ _ _ _ " * (MINUTES // 12),
+    }
+    assert judge(series, [fired("BatchGrowthWatchBroken", {"watched_namespace": ""})]) == ""
 
 
 @pytest.mark.fault("F07")

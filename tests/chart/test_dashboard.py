@@ -1,7 +1,9 @@
 """The Grafana dashboard: it draws every metric of a job, and no unknown ones."""
 
 import json
+import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
@@ -10,7 +12,9 @@ from batchgrowth import names
 from batchgrowth.contract.metrics import BY_NAME, TRAINER
 
 from charts.folders import CHART
+from cluster.build import built, silence
 from cluster.prometheus import Prometheus
+from cluster.recipe import PROMETHEUS
 
 DASHBOARD = json.loads((CHART / "dashboards" / "job.json").read_text())
 PANELS = DASHBOARD["panels"]
@@ -63,7 +67,7 @@ def test_every_expression_is_one(prometheus: Prometheus, expression: str) -> Non
 
     assert found
     for name, labels in found:
-        assert labels <= labels_of(name), (name, labels)
+        assert labels - {"pod"} <= labels_of(name), (name, labels)
         assert job_labels(name) <= labels, (name, labels)
         assert ("le" in labels) is name.endswith("_bucket"), (name, labels)
 
@@ -120,6 +124,43 @@ def test_every_metric_of_the_trainer_is_drawn(prometheus: Prometheus) -> None:
     missing = {metric.name for metric in TRAINER if not {metric.name + suffix for suffix in suffixes} & drawn}
 
     assert missing == set()
+
+
+@pytest.mark.parametrize(
+    ("title", "name", "labels"),
+    [
+        ("Examples per second", "batchgrowth_examples_total", ("",)),
+        ("Bytes exchanged per second", "batchgrowth_exchange_bytes_total", ("",)),
+        (
+            "Time of an update by part",
+            "batchgrowth_update_duration_seconds_sum",
+            (', part="compute"', ', part="wait"'),
+        ),
+    ],
+)
+def test_a_trainer_that_two_releases_scrape_counts_once(
+    prometheus: Prometheus, tmp_path: Path, title: str, name: str, labels: tuple[str, ...]
+) -> None:
+    """Each release has its PodMonitor, and one of them may watch all namespaces."""
+    of_the_pod = f'namespace="team", {JOB}="digits", pod="trainer"'
+    names = {name, name.replace("_sum", "_count")}
+    series = [
+        {"series": f'{one}{{{of_the_pod}, job="{release}"{label}}}', "values": "0+60x30"}
+        for one in names
+        for release in ("first", "second")
+        for label in labels
+    ]
+    [expression] = [target["expr"] for panel in PANELS if panel["title"] == title for target in panel["targets"]]
+    for variable, value in (("$__rate_interval", "5m"), ("$namespace", "team"), ("$job", "digits")):
+        expression = expression.replace(variable, value)
+    samples = [{"labels": f"{{{label.removeprefix(', ')}}}", "value": 1} for label in labels]
+    asked = {"expr": expression, "eval_time": "20m", "exp_samples": samples}
+    file = tmp_path / "test.yaml"
+    file.write_text(json.dumps({"tests": [{"interval": "1m", "input_series": series, "promql_expr_test": [asked]}]}))
+
+    promtool = built(PROMETHEUS, silence) / "promtool"
+    done = subprocess.run([promtool, "test", "rules", file], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_variables_choose_source_namespace_and_job() -> None:

@@ -231,6 +231,8 @@ def test_a_release_that_would_share_jobs_is_refused(
     assert "--operator-class=team" in said
     assert yaml.safe_load(said.split("<<'EOF'\n")[-1].split("\nEOF\n")[0])["spec"]["operatorClass"] == "team"
     ok(attempt("upgrade", *first))
+    renamed = attempt("upgrade", *first, "--set", "fullnameOverride=growing")
+    assert "fullnameOverride: Helm would start the operator growing before it ends the one" in renamed.stderr
     named = tmp_path / "values.yaml"
     named.write_text("operatorClass: gpu\nwatch: {namespaces: [team]}\n")
     ok(helm("install", *second, chart, *IMAGES, *cluster_scoped, "-f", named, KUBECONFIG=str(apiserver.kubeconfig)))

@@ -61,6 +61,13 @@ def test_a_trainer_is_scraped_under_its_job() -> None:
     }
 
 
+def test_a_trainer_with_labels_of_its_own_is_scraped() -> None:
+    """Such as those that a company wants on every pod (spec.pods)."""
+    own = names.labels("digits", TRAINER) | {"app.kubernetes.io/part-of": "research"}
+
+    assert relabelled(discovered(own, SCRAPED)) is not None
+
+
 def test_the_operator_is_scraped(render: Callable[..., Objects]) -> None:
     """By the annotations that the chart gives it."""
     [pod] = [

@@ -1,5 +1,6 @@
 """Properties of every object of the chart, whatever the values."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -90,6 +91,16 @@ def test_every_name_is_there_once(rendered: Objects) -> None:
     keys = [(b["kind"], b["metadata"].get("namespace"), b["metadata"]["name"]) for b in rendered]
 
     assert len(keys) == len(set(keys))
+
+
+@pytest.mark.parametrize("namespace", ["test", "lease", "view", "edit", "admin"])
+def test_no_namespace_s_name_makes_two_roles_one(namespace: str, render: Callable[..., Objects]) -> None:
+    """Or `helm test` would delete the operator's role with its own."""
+    objects = render("--namespace", namespace, "--set", f"watch.namespaces={{{namespace}}},replicaCount=2")
+    test_every_name_is_there_once(objects)
+
+    bindings = [body for body in objects if body["kind"] in {"RoleBinding", "ClusterRoleBinding"} and is_ours(body)]
+    assert [body["roleRef"]["name"] for body in bindings] == [body["metadata"]["name"] for body in bindings]
 
 
 def test_selectors_find_the_operator_alone(rendered: Objects) -> None:

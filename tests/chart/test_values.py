@@ -48,6 +48,7 @@ BAD = {
     "dask-kubernetes-operator.enable=true": "dask-kubernetes-operator",
     "terminationGracePeriodSeconds=0": "terminationGracePeriodSeconds",
     "fullnameOverride=Big": "fullnameOverride",
+    "fullnameOverride=2nd": "fullnameOverride",
 }
 
 

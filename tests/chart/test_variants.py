@@ -1,5 +1,6 @@
 """The effect of each value."""
 
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -207,6 +208,46 @@ def test_names(release: str, arguments: tuple[str, ...], name: str, render: Rend
     assert [f"{name}-metrics"] == objects
 
 
+def test_names_of_digits_are_texts(render: Render) -> None:
+    """YAML reads them as numbers unless they are quoted, and the API server takes no number for a name."""
+    names = {"1001", "1002", "1003", "1004", "1005"}
+    given = "nameOverride=1003,serviceAccount.name=1004,priorityClassName=1005"
+    more = ("--set", "monitors.enabled=true,alerts.enabled=true,replicaCount=2,podDisruptionBudget.enabled=true")
+    more += ("--set", "dask-kubernetes-operator.enabled=false")  # the Dask operator's chart does not quote them
+    objects = render("--namespace", "1001", "--set-string", given, *more, release="1002")
+
+    def scalars(part: Any) -> list[Any]:
+        if isinstance(part, dict | list):
+            return [found for each in (part.values() if isinstance(part, dict) else part) for found in scalars(each)]
+        return [part]
+
+    found = [scalar for scalar in scalars(objects) if str(scalar) in names]
+    assert names == set(found)
+    restricted = render("--namespace", "1001", "--set-string", "watch.namespaces={1006}", *more)
+    assert "1006" in [body["metadata"].get("namespace") for body in restricted]
+    assert 1006 not in scalars(restricted)
+
+
+def test_labels_and_annotations_replace_the_chart_s_own(render: Render, tmp_path: Path) -> None:
+    own = {"app.kubernetes.io/part-of": "research"}
+    given = {
+        "podLabels": own,
+        "podAnnotations": {"prometheus.io/scrape": "false"},
+        "monitors": {"enabled": True, "labels": own},
+        "alerts": {"enabled": True, "labels": own},
+        "dashboard": {"labels": own},
+    }
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(given))
+    objects = render("-f", str(tmp_path / "values.yaml"))
+    [deployment] = [each for each in of_kind(objects, "Deployment") if each["metadata"]["name"] == "batchgrowth"]
+    pod = deployment["spec"]["template"]["metadata"]
+    kinds = ("PodMonitor", "ServiceMonitor", "PrometheusRule", "ConfigMap")
+    labelled = [pod, *(body["metadata"] for kind in kinds for body in of_kind(objects, kind))]
+
+    assert [each["labels"]["app.kubernetes.io/part-of"] for each in labelled] == 5 * ["research"]
+    assert pod["annotations"] == {"prometheus.io/scrape": "false", "prometheus.io/port": "9090"}
+
+
 @pytest.mark.parametrize(
     "variant", [(), values("namespaced"), values("registry")], ids=["default", "namespaced", "own"]
 )
@@ -243,6 +284,22 @@ def test_the_operator_knows_the_defaults_of_all_pods(render: Render) -> None:
         "tolerations": [{"operator": "Exists"}],
     }
     assert plain["pods"] == "{}"
+
+
+def test_variables_in_the_defaults_of_all_pods_are_the_job_s(render: Render, tmp_path: Path) -> None:
+    """The kubelet would replace $(HOME) in an argument by the operator's own."""
+    pods = {"env": [{"name": "CACHE", "value": "$(HOME)/cache $$(HOME) $HOME"}]}
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump({"jobs": {"pods": pods}}))
+    container = operator(render("-f", str(tmp_path / "values.yaml")))
+
+    def of_the_operator(found: re.Match[str]) -> str:
+        return "$" if found[0] == "$$" else variables.get(found[1], found[0])
+
+    variables = {entry["name"]: entry.get("value", "") for entry in container["env"]}
+    assert "HOME" in variables
+    seen = [re.sub(r"\$\$|\$\((\w+)\)", of_the_operator, each) for each in container["args"]]
+
+    assert job_pods(parse(seen)["pods"], PodSecurity.restricted) == pods
 
 
 def test_the_operator_knows_who_may_read_metrics(render: Render) -> None:
@@ -368,6 +425,13 @@ def test_the_operators_pod_has_what_the_values_add(render: Render, tmp_path: Pat
     )
     [resources] = [each for each in container["args"] if each.startswith("--scheduler-resources=")]
     assert scheduler_resources(resources.partition("=")[2]) == {"requests": {}, "limits": {"memory": "8Gi"}}
+
+
+def test_keys_that_are_left_empty(render: Render, tmp_path: Path) -> None:
+    """Helm takes `operatorClass:` for a wish to remove the key."""
+    (tmp_path / "values.yaml").write_text("operatorClass:\npodSecurityContext:\nsecurityContext:\n")
+
+    assert render("-f", str(tmp_path / "values.yaml")) == render()
 
 
 def test_without_a_budget_none_is_installed(render: Render) -> None:

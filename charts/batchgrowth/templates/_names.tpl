@@ -20,19 +20,30 @@ A Service's name is a DNS label that begins with a letter; a release's may have 
 {{- printf "%s-%s" (include "batchgrowth.fullname" .) .Release.Namespace -}}
 {{- end }}
 
+{{/* The name of a role beside it, also in a namespace whose name is the role's; takes a list of the scope and the role. */}}
+{{- define "batchgrowth.role" -}}
+{{- $scope := index . 0 }}
+{{- printf "%s%s%s" (include "batchgrowth.fullname" $scope) (eq $scope.Release.Namespace (index . 1) | ternary "." "-") (index . 1) -}}
+{{- end }}
+
 {{- define "batchgrowth.selectorLabels" -}}
-app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: operator
 {{- end }}
 
 {{- define "batchgrowth.labels" -}}
-app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: batchgrowth
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/* Labels or annotations, those of the values over ours; takes a list of ours, as YAML, and theirs. */}}
+{{- define "batchgrowth.over" -}}
+{{- merge (dict) (index . 1 | default dict) (index . 0 | fromYaml) | toYaml }}
 {{- end }}
 
 {{- define "batchgrowth.serviceAccount" -}}
@@ -61,12 +72,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if .Values.fixedUser }}
 {{- $ours = merge $ours (dict "runAsUser" 65532 "runAsGroup" 65532) }}
 {{- end }}
-{{- mergeOverwrite $ours (deepCopy .Values.podSecurityContext) | toYaml }}
+{{- mergeOverwrite $ours (deepCopy (.Values.podSecurityContext | default dict)) | toYaml }}
 {{- end }}
 
 {{- define "batchgrowth.containerSecurity" -}}
 {{- $ours := dict "allowPrivilegeEscalation" false "capabilities" (dict "drop" (list "ALL")) "readOnlyRootFilesystem" true }}
-{{- mergeOverwrite $ours (deepCopy .Values.securityContext) | toYaml }}
+{{- mergeOverwrite $ours (deepCopy (.Values.securityContext | default dict)) | toYaml }}
 {{- end }}
 
 {{/* The namespaces whose jobs the operator serves, as JSON; none for the whole cluster. */}}
@@ -97,11 +108,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- range $theirs }}{{ if has . $own }}{{ $shared = append $shared . }}{{ end }}{{ end }}
 {{- if and
   (hasKey $given "batchgrowth.dev/operator-class")
-  (eq (get $given "batchgrowth.dev/operator-class") $.Values.operatorClass)
+  (eq (get $given "batchgrowth.dev/operator-class") ($.Values.operatorClass | default ""))
   (ne .metadata.name (include "batchgrowth.clusterName" $))
   (or (empty $own) (empty $theirs) $shared) }}
+{{- if and (eq (get $given "meta.helm.sh/release-name") $.Release.Name) (eq (get $given "meta.helm.sh/release-namespace") $.Release.Namespace) }}
+{{- fail (printf "fullnameOverride: Helm would start the operator %s before it ends the one of this release that has another name; keep nameOverride and fullnameOverride, or uninstall the release first, while its jobs train on" (include "batchgrowth.fullname" $)) }}
+{{- end }}
 {{- $release := printf "%s in namespace %s" (get $given "meta.helm.sh/release-name") (get $given "meta.helm.sh/release-namespace") }}
-{{- fail (printf "operatorClass: the release %s already serves jobs of class %q %s; give another class, and jobs for this operator the same spec.operatorClass, or give namespaces that no other release watches" $release $.Values.operatorClass (empty $shared | ternary "that this one would serve" (printf "in %s" (join ", " $shared)))) }}
+{{- fail (printf "operatorClass: the release %s already serves jobs of class %q %s; give another class, and jobs for this operator the same spec.operatorClass, or give namespaces that no other release watches" $release ($.Values.operatorClass | default "") (empty $shared | ternary "that this one would serve" (printf "in %s" (join ", " $shared)))) }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -21,6 +21,8 @@ FIRST_LIST_SECONDS = 20.0
 """Time that the first list of a watch of one namespace may take before the other namespaces no longer wait for it."""
 NOT_OF_A_NAMESPACE = (401, 404)
 """Statuses of a watch after which kopf must log in or ask again which kinds are served."""
+OF_KOPF = ("customresourcedefinitions", "namespaces")
+"""Kinds that kopf watches for itself, and does without if the API server refuses it."""
 REDISCOVERY_SECONDS = (0.5, 2, 8)
 """Delays of the further discoveries, each after the one before."""
 
@@ -62,7 +64,8 @@ class Watches:
 
     ensemble: orchestration.Ensemble | None = None
     report: Callable[[str, str, bool], None] = lambda *_: None
-    """Called with namespace, resource and whether it is broken whenever a watch of one namespace breaks or resumes."""
+    """Called with namespace, resource and whether it is broken whenever a watch of one namespace breaks or resumes,
+    and with "" for the whole cluster when a broken watch ends all others."""
     broken: set[tuple[str, str]] = field(default_factory=set)
     """Namespace and resource of each watch that waits before it tries again."""
 
@@ -197,6 +200,8 @@ async def _watch(**given: Any) -> AsyncIterator[Any]:
             return
         except (errors.APIError, watching.WatchingError) as error:
             if namespace is None or getattr(error, "status", None) in NOT_OF_A_NAMESPACE:
+                if resource not in OF_KOPF:
+                    watches.report(namespace or "", resource, True)  # until the operator starts over
                 raise
             failures += 1
             refusal = refusal_message(error) or str(error)

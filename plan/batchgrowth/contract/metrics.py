@@ -187,7 +187,8 @@ OPERATOR = (
     Metric(
         "batchgrowth_operator_watch_broken",
         "gauge",
-        "1 while the API server refuses the watch of a resource in one namespace, or sends no list; its jobs wait.",
+        "1 while the API server refuses the watch of a resource in a namespace, or sends no list; its jobs wait. The "
+        "namespace is empty if the watch is of the whole cluster; no job is decided on meanwhile.",
         labels=("watched_namespace", "resource"),
     ),
     Metric(

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from batchgrowth.contract.logs import LogFormat, LogLevel
+from batchgrowth.errors import PortError
 from batchgrowth_operator import process
 from batchgrowth_operator.api.cache import Key
 from batchgrowth_operator.api.leader import Leadership
@@ -55,6 +57,27 @@ def watching(monkeypatch: pytest.MonkeyPatch, *is_stopped: bool) -> list[float]:
     monkeypatch.setattr(process, "connect", lambda *_: Away())
     monkeypatch.setattr(process, "_is_stopped_within", waits.append)
     return waits
+
+
+def test_a_taken_port_of_the_metrics_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "connect", lambda *_: Away())
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            PortError, match=rf"^--metrics-port {port}: cannot be opened \(address already in use\); give"
+        ):
+            process.run(Settings(defaults=Defaults(image="example/trainer:1"), metrics_port=port))
+
+
+def test_a_pod_s_log_says_in_one_line_what_is_missing() -> None:
+    """As `batchgrowth operator` does, which the chart does not call."""
+    outside = {name: value for name, value in os.environ.items() if name != "KUBERNETES_SERVICE_HOST"}
+    command = [sys.executable, "-m", "batchgrowth_operator", "--image", "example/trainer:1"]
+    ended = subprocess.run(command, env=outside, capture_output=True, text=True, check=False)
+
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert len(ended.stderr.splitlines()) == 1
+    assert ended.stderr.startswith("no cluster to work in: ")
 
 
 @pytest.mark.fault("B12")

@@ -169,6 +169,20 @@ def test_a_closed_pipe_ends_a_command_quietly(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("command", [["plan", DIGITS], ["plan", "--help"]])
+def test_a_terminal_that_does_not_know_its_size_is_shown_everything(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    """Some set COLUMNS and LINES to 0."""
+    outputs = []
+    for size in ("80", "0"):
+        monkeypatch.setenv("COLUMNS", size)
+        monkeypatch.setenv("LINES", size)
+        assert ended(*command) == 0
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1]
+
+
 def test_output_that_no_file_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a notebook, which replaces standard output."""
     monkeypatch.setattr(sys, "stdout", io.StringIO())

@@ -194,9 +194,16 @@ def test_the_scheduler_has_limits_that_the_installation_may_change(make_world: M
     assert container["resources"] == {"requests": {}, "limits": {"memory": "8Gi"}}
 
 
+def test_resources_may_be_numbers() -> None:
+    """As YAML reads `cpu: 0.5` in the chart's values, whose schema admits it."""
+    given = '{"limits": {"cpu": 0.5, "memory": 536870912}}'
+    assert scheduler_resources(given) == {"requests": {}, "limits": {"cpu": "0.5", "memory": "536870912"}}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("{", "--scheduler-resources: {: "),
         ("[]", "--scheduler-resources: []: "),
         ('{"limit": {}}', "--scheduler-resources: limit: "),
         ('{"limits": {"memory": "lots"}}', "--scheduler-resources: limits.memory: "),

@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import AsyncIterator
 from functools import partial
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -458,21 +458,50 @@ def test_a_watch_without_an_answer_ends_when_it_is_cancelled(monkeypatch: pytest
 def test_a_refused_watch_that_concerns_all_namespaces(
     monkeypatch: pytest.MonkeyPatch, namespace: str | None, status: int
 ) -> None:
-    """The operator starts over: the right to watch everywhere is missing, or the kind itself is."""
+    """The operator starts over: the right to watch everywhere is missing, or the kind itself is.
+
+    Until then a metric names the watch.
+    """
 
     async def stream(**_: Any) -> AsyncIterator[Any]:
         raise APIError({"message": "no"}, status=status, headers={})
         yield
 
     monkeypatch.setattr(watching, "infinite_watch", stream)
-    _reload(monkeypatch)
+    kopf_patches = _reload(monkeypatch)
+    metrics = OperatorMetrics()
 
     async def watched() -> None:
+        kopf_patches.new_watches(metrics.watch_broken)
         async for _ in watching.infinite_watch(resource=PODS, namespace=namespace):
             pass
 
     with pytest.raises(APIError):
         asyncio.run(watched())
+    labels = {"watched_namespace": namespace or "", "resource": "pods"}
+    assert metrics.registry.get_sample_value("batchgrowth_operator_watch_broken", labels) == 1
+
+
+def test_a_refused_watch_that_kopf_does_without_is_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With rights in one namespace only, the operator may not watch CRDs and namespaces, and works."""
+
+    async def stream(**_: Any) -> AsyncIterator[Any]:
+        raise REFUSED
+        yield
+
+    monkeypatch.setattr(watching, "infinite_watch", stream)
+    kopf_patches = _reload(monkeypatch)
+    reported: list[Any] = []
+
+    async def watched(resource: Any) -> None:
+        kopf_patches.new_watches(lambda *given: reported.append(given))
+        async for _ in watching.infinite_watch(resource=resource, namespace=None):
+            pass
+
+    for resource in (NAMESPACES, SimpleNamespace(plural="customresourcedefinitions")):
+        with pytest.raises(APIForbiddenError):
+            asyncio.run(watched(resource))
+    assert reported == []
 
 
 def test_a_watch_ends_if_every_task_is_cancelled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
