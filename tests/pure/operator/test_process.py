@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -245,14 +244,3 @@ def test_refusals_are_filtered_in_either_format(capsys: pytest.CaptureFixture[st
 )
 def test_where_health_probes_are_answered(host: str, port: int, url: str | None) -> None:
     assert url == process.health_endpoint(host, port)
-
-
-def test_the_log_of_an_operator_without_a_cluster_is_a_line(tmp_path: Path) -> None:
-    """The chart starts the operator by this module."""
-    words = [sys.executable, "-m", "batchgrowth_operator", "--image", "example/trainer:1"]
-    shell = {name: text for name, text in os.environ.items() if not name.startswith(("KUBE", "BATCHGROWTH_KUBE"))}
-
-    done = subprocess.run(words, env=shell | {"HOME": str(tmp_path)}, capture_output=True, text=True, check=False)
-
-    expected = "no cluster to work in: Service host/port is not set; outside of a pod, give a file by --kubeconfig\n"
-    assert (done.returncode, done.stderr) == (1, expected)
