@@ -106,9 +106,10 @@ def packed(job: str, files: Mapping[str, bytes]) -> Code:
 
 
 def has_module(files: Mapping[str, bytes], entrypoint: str) -> bool:
-    """Return whether the files have the module or package that an entrypoint "package.module:function" begins with."""
-    first = entrypoint.partition(":")[0].partition(".")[0]
-    return any(path == f"{first}.py" or path.startswith(f"{first}/") for path in files)
+    """Return whether the files have the module of an entrypoint "package.module:function", or else its package."""
+    module = entrypoint.partition(":")[0].replace(".", "/")
+    package = module.partition("/")[0]
+    return any(f"{name}{end}" in files for name in (module, package) for end in (".py", "/__init__.py"))
 
 
 def _files(root: Path, folder: Path, skipped: Sequence[str], above: Sequence[Path] = ()) -> Iterator[Path]:

@@ -103,7 +103,12 @@ class Weights:
         name = BEST_FILE if best else WEIGHTS_FILE
         if (folder / name).is_file():
             return cls(folder / name, best)
-        saved = None if best and (folder / WEIGHTS_FILE).is_file() else newest_whole(folder / CHECKPOINTS)
+        if best and (folder / WEIGHTS_FILE).is_file():
+            raise DataError(
+                f"{folder}: the run ended without a {name}, as its job has no evaluation.keepBest, or no evaluation "
+                "was finite; take the final weights, or train again with evaluation.keepBest"
+            )
+        saved = newest_whole(folder / CHECKPOINTS)
         if saved is None:
             asked = " if its job has evaluation.keepBest" if best else ""
             raise DataError(

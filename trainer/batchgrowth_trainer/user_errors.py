@@ -68,8 +68,12 @@ _ADVICE = {
     "device=inputs.device",
     r"shapes cannot be multiplied|size of tensor a|expected input\[|Given groups=|normalized_shape|should contain \d+ "
     r"elements|invalid for input of size": "give the layer the size of what it gets, or change what an example holds",
-    r"target dtype to be Long|scalar type Long|nll_loss\w*\W+not implemented|target with class prob": "give classes as "
-    "int64, a tensor by .long()",
+    r"target with class prob|multi-target not supported": "give one class per example, shape (N,), for outputs of "
+    "shape (N, classes), or the probabilities of the classes as float32",
+    r"target dtype to be Long|scalar type Long|nll_loss\w*\W+not implemented": "give classes as int64, a tensor by "
+    ".long()",
+    r"argument #1 'indices'": "give tokens as int64, a tensor by .long()",
+    r"cast to the desired output type": "give the targets of this loss as float32, a tensor by .float()",
     r"same dtype|expected m1 and m2|scalar type|Input type .* and \w+ type": "give the inputs as float32, a tensor by "
     ".float(), an array by .astype('float32')",
     r"device-side assert": "number classes from 0 to one below the outputs of the last layer, and tokens to one below "

@@ -71,7 +71,10 @@ ReclaimEvery = Annotated[
     str | None, typer.Option(metavar="TIME", help="After which time, on average, a worker's machine is reclaimed: 3h.")
 ]
 ReplacedAfter = Annotated[
-    str, typer.Option(metavar="TIME", help="The time until a reclaimed worker's replacement trains.")
+    str | None,
+    typer.Option(
+        metavar="TIME", help=f"The time until a reclaimed worker's replacement trains. Default: {REPLACE_SECONDS:g}s."
+    ),
 ]
 Worth = Annotated[
     float, typer.Option(metavar="PERCENT", help="By how much a worker must shorten the run, to be worth it.")
@@ -97,7 +100,7 @@ def forecast(
     deadline: Deadline = None,
     budget: Budget = None,
     reclaim_every: ReclaimEvery = None,
-    replaced_after: ReplacedAfter = f"{REPLACE_SECONDS:g}s",
+    replaced_after: ReplacedAfter = None,
     worth: Worth = 2.0,
     output: Output = None,
     json_: Json = False,
@@ -106,11 +109,15 @@ def forecast(
     """Print what a job will take, by stage and in all: time, worker-hours and money, each with an interval."""
     places = slots_of(slots)
     reclaims = None if reclaim_every is None else seconds_of("--reclaim-every", reclaim_every)
+    if reclaims is None and replaced_after is not None:
+        raise SpecError([Fault("--replaced-after", repr(replaced_after), "give --reclaim-every too, or remove it")])
+    if spot and prices is None:
+        raise SpecError([Fault("--spot", "given", "give the catalog that has spot prices with --prices, or remove it")])
     questions = Questions(
         worth=share_of("--worth", worth),
         offer=offer_of(prices, price, instance, region, spot=spot or reclaims is not None),
         reclaim_every=reclaims,
-        replaced_after=seconds_of("--replaced-after", replaced_after),
+        replaced_after=(REPLACE_SECONDS if replaced_after is None else seconds_of("--replaced-after", replaced_after)),
     )
     latest = None if deadline is None else seconds_of("--deadline", deadline)
     most = dollars_of("--budget", budget)

@@ -86,6 +86,8 @@ DATA: list[tuple[Any, Any, str]] = [
     (X, [1.0, math.nan] * 6, "Input y contains NaN"),
     (X, np.array(["a", None] * 6, dtype=object), "y: row 1 has the label None, and 6 labels are missing; "),
     (X, np.zeros(12), "y: all examples have the class "),
+    (X, np.eye(2, dtype=int)[Y], "y: shape (12, 2), which has several labels for each example; give one label"),
+    (TensorDataset(torch.ones(2, 3), torch.eye(2)), None, "y: shape (2, 2), which has several labels for each "),
     (X, Y[:-1], "Found input variables with inconsistent numbers of samples"),
     (X, None, "This DaskClassifier estimator requires y to be passed"),
     (np.where(X == X[0, 0], np.inf, X), Y, "Input X contains infinity"),

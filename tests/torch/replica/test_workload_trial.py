@@ -343,6 +343,20 @@ def test_a_setting_of_the_process_that_a_call_changes_is_refused(tried: Tried) -
         torch.set_default_dtype(torch.float32)
 
 
+def test_an_error_after_a_setting_was_changed_names_the_setting_too(tried: Tried) -> None:
+    def augment(inputs: Tensor) -> Tensor:
+        if torch.get_default_dtype() == torch.float64:
+            raise ValueError("doubles")
+        torch.set_default_dtype(torch.float64)
+        return inputs
+
+    try:
+        with pytest.raises(WorkloadError, match=r"doubles.*; torch's default dtype was torch\.float32 before and"):
+            tried(replace(plain(), augment=augment))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_the_replica_stays_as_it_was(small_job: Any, make_replica: Callable[..., Replica]) -> None:
     """With batch norm, dropout and noise."""
     one, other = (make_replica(small_job(), net()) for _ in range(2))

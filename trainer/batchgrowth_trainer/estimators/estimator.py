@@ -363,6 +363,7 @@ class DaskClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
 
     def _given(self, dataset: Any, *, reset: bool) -> Given:
         labels = labels_in(dataset)
+        check_labels(labels)
         if reset:
             self._set_classes(labels)
         encoded(labels, self.classes_)  # refuses other labels

@@ -191,7 +191,10 @@ def check_rows(X: Any, name: str = "X") -> None:
 
 
 def check_labels(y: np.ndarray) -> None:
-    """Raise SpecError if a label is missing: None or NaN."""
+    """Raise SpecError if an example has several labels, or a label is missing: None or NaN."""
+    if y.ndim != 1:
+        given = f"shape {y.shape}, which has several labels for each example"
+        raise SpecError([Fault("y", given, "give one label for each, shape (N,): the number of its class or a text")])
     missing = [index for index, label in enumerate(y.tolist()) if label is None or label != label]
     if missing:
         given = f"row {missing[0]} has the label {y.tolist()[missing[0]]!r}, and {len(missing)} labels are missing"

@@ -41,6 +41,7 @@ from batchgrowth_trainer.replica.seeds import seed_generators, shard_seed, untou
 from batchgrowth_trainer.replica.strays import Leaves, check_hooks, check_leaves
 from batchgrowth_trainer.user_errors import (
     FAULTS,
+    DeviceFault,
     ReadFault,
     reported_as_device_fault,
     reported_as_workload_error,
@@ -633,7 +634,16 @@ def _check_rule(replica: Replica) -> None:
 def _process_unchanged() -> Iterator[None]:
     """Refuse code in the block that changes a setting of the process on which other code depends."""
     before = settings()
-    yield
+    try:
+        yield
+    except DeviceFault:  # it may pass, so it stays what it is
+        raise
+    except WorkloadError as error:
+        for name, was, value in differences(before, settings()):
+            raise WorkloadError(
+                f"{error}; {name} was {was} before and {value} by then: set it back at the end of the call"
+            ) from error
+        raise
     for name, was, value in differences(before, settings()):
         raise WorkloadError(
             f"{name} was {was} and is {value} after a shard was computed, so later ones would be computed otherwise; "

@@ -112,6 +112,16 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         read_folder(tmp_path)
 
 
-@pytest.mark.parametrize(("path", "found"), [("net.py", True), ("net/sub.py", True), ("nets.py", False)])
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("net.py", True),
+        ("net/__init__.py", True),
+        ("net/sub.py", True),
+        ("net/sub/__init__.py", True),
+        ("net/net.py", False),
+        ("nets.py", False),
+    ],
+)
 def test_whether_the_entrypoint_is_in_it(path: str, found: bool) -> None:
     assert found == has_module({path: b""}, "net.sub:workload")

@@ -199,6 +199,9 @@ def test_a_deadline_or_a_budget_that_cannot_be_kept(run: Run) -> None:
             "--instance: 'm5.large'; give the catalog that has it with --prices, or remove it",
         ),
         (["--region", "x"], "--region: 'x'; give the catalog that has it with --prices, or remove it"),
+        (["--spot"], "--spot: given; give the catalog that has spot prices with --prices, or remove it"),
+        (["--reclaim-every", "3h", "--replaced-after", "soon"], "--replaced-after: 'soon'; give a time above 0, such"),
+        (["--replaced-after", "2min"], "--replaced-after: '2min'; give --reclaim-every too, or remove it"),
         (["--fit", "x", "--measure"], "--measure: given, and --fit too; give one of them"),
         (["--fit", "x", "--network", "paper"], "--network: paper, whose computing is the paper's; give moderate, high"),
         (
