@@ -253,20 +253,26 @@ def is_pod_of(pod: Object, job: str, others: Container[str]) -> bool:
 
 
 def stored_status(seen: Observed) -> JobStatus:
-    """Return the job's stored status, without fields that this version does not know or cannot read."""
+    """Return the job's stored status, without fields and conditions that this version does not know or cannot read."""
     status = seen.job.get("status") or {}
-    try:
+    if _is_readable(status):
         return JobStatus.model_validate(status)
-    except ValidationError:
-        pass
-    readable = {}
+    readable: dict[str, Any] = {}
     for key, value in status.items():
-        try:
-            JobStatus.model_validate({key: value})
-        except ValidationError:
-            continue
-        readable[key] = value
+        kept = value
+        if key == "conditions":  # beside the types of a newer operator are those that say whether the job is over
+            kept = [one for one in value if _is_readable({key: [one]})]
+        if _is_readable({key: kept}):
+            readable[key] = kept
     return JobStatus.model_validate(readable)
+
+
+def _is_readable(status: Object) -> bool:
+    try:
+        JobStatus.model_validate(status)
+    except ValidationError:
+        return False
+    return True
 
 
 def truncated(text: str) -> str:

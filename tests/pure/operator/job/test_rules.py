@@ -555,6 +555,21 @@ def test_unreadable_fields_of_a_stored_status_are_ignored(training_world: MakeWo
     assert (world.status["stage"], world.status["startTime"]) == (0, "2026-11-20T10:00:00Z")
 
 
+@pytest.mark.fault("B05")
+def test_a_job_that_is_over_stays_so_beside_a_condition_of_a_newer_operator(training_world: MakeWorld) -> None:
+    """After a rollback: a type that this version does not know hides no other condition."""
+    world = training_world()
+    world.report(460).trainer_ends().settle()
+    del world.children[Ref("Job", "digits-trainer")]
+    newer = {"type": "Paced", "status": "True", "reason": "AtPace", "lastTransitionTime": "2026-11-20T10:00:00Z"}
+    world.status["conditions"].append(newer)
+
+    world.settle()
+
+    assert (world.status["phase"], world.condition("Succeeded")) == ("Succeeded", ("True", "Finished"))
+    assert world.trainer is None
+
+
 def test_reasons_are_documented(training_world: MakeWorld) -> None:
     """The reason of every condition is in the table from which docs/conditions.md is generated."""
     world = training_world()
