@@ -234,12 +234,25 @@ def test_the_manager_of_a_list_is_named(training_world: MakeWorld) -> None:
     """It owns the list's entries, by a key of theirs."""
 
     def adopt(world: Any) -> None:
-        metadata = world.deployment["metadata"]
-        metadata["ownerReferences"] = [*metadata["ownerReferences"][:1], {"uid": "2"}]
-        owned = {"f:ownerReferences": {".": {}, 'k:{"uid":"2"}': {}}}
-        metadata["managedFields"] = [{"manager": "adopter", "fieldsV1": {"f:metadata": owned}}]
+        [owner] = world.deployment["metadata"]["ownerReferences"]
+        owner["controller"] = False
+        owned = {"f:ownerReferences": {".": {}, f'k:{{"uid":"{owner["uid"]}"}}': {}}}
+        world.deployment["metadata"]["managedFields"] = [{"manager": "adopter", "fieldsV1": {"f:metadata": owned}}]
 
     world = training_world()
     fight(world, adopt, 8)
 
-    assert message(world).startswith("adopter changes metadata.ownerReferences of the Deployment digits-workers")
+    assert message(world).startswith("adopter changes metadata.ownerReferences[0000-1111].controller of the Deployment")
+
+
+def test_another_owner_beside_the_job_is_no_fight(training_world: MakeWorld) -> None:
+    """The API server merges owners by their uid, so that the operator's own reference would be put back in vain."""
+
+    def adopt(world: Any) -> None:
+        [own, *_] = world.deployment["metadata"]["ownerReferences"]
+        world.deployment["metadata"]["ownerReferences"] = [own, {"uid": "an application's"}]
+
+    world = training_world()
+
+    assert fight(world, adopt, 8) == []
+    assert world.condition("Contested") == AT_REST
