@@ -26,7 +26,7 @@ POD_METADATA = frozenset(
     }
 )  # fmt: skip
 """Fields of a pod's metadata that are kept, and below those of its other parts."""
-POD_SPEC = frozenset({"nodeName"})
+POD_SPEC = frozenset({"nodeName", "schedulingGates"})
 POD_STATUS = frozenset({"phase", "reason", "message", "startTime", "conditions"})
 CONTAINERS = frozenset({"containerStatuses", "initContainerStatuses"})
 CONTAINER_STATUS = frozenset({"name", "ready", "restartCount", "state", "lastState"})

@@ -54,6 +54,12 @@ def message(world: Any, kind: str) -> str:
             "Unschedulable",
             "w-1: 0/3 nodes",
         ),
+        (
+            pod("w-1", conditions=[{"type": "PodScheduled", "reason": "SchedulingGated", "message": "blocked"}])
+            | {"spec": {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}, {"name": "example.com/paid"}]}},
+            "Unschedulable",
+            "w-1: Scheduling gates hold the pod: kueue.x-k8s.io/admission, example.com/paid. What set them",
+        ),
         (pod("w-1", **waiting("ContainerCreating")), "WaitingForWorkers", "0 of 1"),
         (pod("w-1"), "WaitingForWorkers", "0 of 1"),
         (pod("w-1", conditions=[{"type": "PodScheduled", "status": "True"}]), "WaitingForWorkers", "0 of 1"),
