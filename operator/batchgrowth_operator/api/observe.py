@@ -50,6 +50,8 @@ log = logging.getLogger(__name__)
 class Memory:
     """The observer's memory of a job between passes. Times are of the monotonic clock."""
 
+    uid: str = ""
+    """The job's; empty before its first pass."""
     secrets_read: float = -math.inf
     """When the Secrets were last read."""
     unrenewed: tuple[Any, ...] = ()
@@ -77,7 +79,7 @@ class Observer:
     _memories: dict[Key, Memory] = field(default_factory=dict)
 
     async def observe(self, key: Key, failures: tuple[Failure, ...]) -> Observed | None:
-        """Return the job's current state; None if the job does not exist."""
+        """Return the job's current state, with the failures of its last pass; None if the job does not exist."""
         known = {*self.store.refs(key)}
         authority, tls = _secrets(key)
         read_ago = time.monotonic() - self._memory(key).secrets_read
@@ -95,6 +97,11 @@ class Observer:
         active = active_since(job)
         ended = ended_at(job)
         uid = job["metadata"]["uid"]
+        memory = self._memory(key)
+        if memory.uid not in ("", uid):  # an earlier job of this name has gone unseen
+            memory = self._memories[key] = Memory(secrets_read=memory.secrets_read)
+            failures = ()
+        memory.uid = uid
         stored = self.store.children(key)
         children = {ref: body for ref, body in stored.items() if ref.kind != "Pod" and is_owned_by(body, uid)}
         parts = _parts(children.get(Ref("DaskCluster", names.cluster(key.name))), stored)

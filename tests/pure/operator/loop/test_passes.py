@@ -355,6 +355,22 @@ def test_nothing_is_tried_again_in_a_namespace_that_is_being_deleted(setting: Se
     assert conditions["ClusterReady"] == "NamespaceTerminating"
 
 
+@pytest.mark.fault("A34")
+def test_a_job_of_a_namespace_that_was_made_again_is_made(setting: Setting) -> None:
+    """The namespace and its jobs came back while the queue backed off, so that no pass has seen that they were gone."""
+    text = "configmaps is forbidden: unable to create new content in namespace default because it is being terminated"
+    setting.api.refused[PLAN] = Refused(403, text)
+    failures = setting.once().failures
+
+    setting.api.refused.clear()
+    setting.api.objects.clear()
+    another(setting, KEY, "second", 1000)
+    result = setting.once(failures)
+
+    assert (result.failures, result.backs_off) == ((), False)
+    assert TRAINER in setting.api.objects
+
+
 @pytest.mark.fault("B09")
 @pytest.mark.parametrize("code", [409, 404])
 def test_a_job_that_changed_since_is_observed_again(setting: Setting, code: int) -> None:
