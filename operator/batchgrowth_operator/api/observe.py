@@ -89,7 +89,7 @@ class Observer:
         # The store is read without a pause from here on, so that all of it is of one moment.
         job = self.store.job(key)
         if job is None:
-            del self._memories[key]
+            self.forget(key)
             self.store.discard(key, authority)  # Secrets are not watched, so no event removes them
             self.store.discard(key, tls)
             return None
@@ -134,6 +134,10 @@ class Observer:
         if not pending:
             return observed
         return replace(observed, warnings=await asyncio.to_thread(self._warnings, key, pending, now))
+
+    def forget(self, key: Key) -> None:
+        """Forget a job that is gone."""
+        self._memories.pop(key, None)
 
     def left_cluster(self, key: Key) -> Object | None:
         """Return the DaskCluster of a job that is gone."""
