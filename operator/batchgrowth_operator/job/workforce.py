@@ -163,9 +163,9 @@ def _resize_seconds(s: Situation, previous: WorkersStatus, ready: int) -> float 
 
 
 def _times_of(s: Situation, kind: str) -> list[str]:
-    """Return when that condition last changed in each worker pod in which it is true."""
-    return [
-        str(found["lastTransitionTime"])
-        for pod in s.seen.pods_of(WORKER)
-        if (found := condition_of(pod, kind, "True")) is not None
-    ]
+    """Return when that condition last changed in each worker pod in which it is true.
+
+    Kubelets of virtual nodes leave the time out.
+    """
+    found = [condition_of(pod, kind, "True") or {} for pod in s.seen.pods_of(WORKER)]
+    return [one["lastTransitionTime"] for one in found if one.get("lastTransitionTime")]

@@ -261,7 +261,7 @@ def stored_status(seen: Observed) -> JobStatus:
     for key, value in status.items():
         kept = value
         if key == "conditions":  # beside the types of a newer operator are those that say whether the job is over
-            kept = [one for one in value if _is_readable({key: [one]})]
+            kept = [one for one in value or () if _is_readable({key: [one]})]
         if _is_readable({key: kept}):
             readable[key] = kept
     return JobStatus.model_validate(readable)
