@@ -148,11 +148,11 @@ def _resize_seconds(s: Situation, previous: WorkersStatus, ready: int) -> float 
     """
     resizing = condition(s.previous, "Resizing")
     is_scaling_up = resizing is not None and resizing.status == "True" and resizing.reason != "ScalingDown"
-    if resizing is None or not is_scaling_up or ready < previous.requested:
+    requested = previous.requested_time
+    if resizing is None or not is_scaling_up or requested is None or ready < previous.requested:
         return None
     if is_held(s.previous, "Resizing"):
         return None
-    requested = str(previous.requested_time)
     missing = resizing.last_transition_time
     if datetime.fromisoformat(requested) >= datetime.fromisoformat(missing):
         return seconds_since(requested, s.seen.now)

@@ -561,6 +561,20 @@ def test_unreadable_fields_of_a_stored_status_are_ignored(training_world: MakeWo
     assert (world.status["stage"], world.status["startTime"]) == (0, "2026-11-20T10:00:00Z")
 
 
+@pytest.mark.fault("A29")
+@pytest.mark.parametrize("workers", [None, {}, {"requested": "many"}])
+def test_a_status_without_its_workers_is_restored(training_world: MakeWorld, workers: dict[str, Any] | None) -> None:
+    """While more workers are awaited; others have removed that part, or written one that cannot be read."""
+    world = training_world()
+    world.report(386, seconds_per_update=1.0).settle()
+    assert world.condition("Resizing") == ("True", "ScalingUp")
+    world.status["workers"] = workers
+
+    world.wait(1).settle()
+
+    assert {"desired": 1, "requested": 2, "ready": 1}.items() <= world.status["workers"].items()
+
+
 @pytest.mark.fault("B05")
 def test_a_job_that_is_over_stays_so_beside_a_condition_of_a_newer_operator(training_world: MakeWorld) -> None:
     """After a rollback: a type that this version does not know hides no other condition."""
