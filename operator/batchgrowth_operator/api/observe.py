@@ -27,12 +27,14 @@ from batchgrowth_operator.seen.observed import (
     active_since,
     condition_of,
     ended_at,
+    is_older,
     is_owned_by,
     is_pod_of,
 )
 from batchgrowth_operator.seen.problems import seconds_between_event_reads, unexplained
 from batchgrowth_operator.seen.report import mark_of, news_of, text_of
 from batchgrowth_operator.seen.silence import foreign_policies, needs_inquiry
+from batchgrowth_operator.seen.trainer_pods import has_ended
 
 RESYNC_SECONDS = 600
 """Longest time between two passes of a job."""
@@ -110,6 +112,8 @@ class Observer:
         }
         others = {str(body["metadata"]["uid"]) for body in strangers.values()}
         pods = [body for ref, body in stored.items() if ref.kind == "Pod" and is_pod_of(body, key.name, others)]
+        # An earlier job's trainer is waited for, but its end and its last report are not this job's.
+        pods = [pod for pod in pods if not (is_older(pod, job) and has_ended(pod))]
         observed = Observed(
             job=job,
             now=now,

@@ -249,6 +249,12 @@ def is_pod_of(pod: Object, job: str, others: Container[str]) -> bool:
     )
 
 
+def is_older(body: Object, job: Object) -> bool:
+    """Return whether the object was created before the job, so that it is of an earlier job of this name."""
+    created = body["metadata"].get("creationTimestamp")
+    return bool(created) and created < job["metadata"].get("creationTimestamp", "")
+
+
 # The stored status: what the pass before this one wrote, and the times from which deadline and time to live count.
 
 

@@ -1356,6 +1356,54 @@ def test_a_pod_of_another_s_trainer_that_still_runs(
     assert ["their pod"] == [one["metadata"]["uid"] for one in seen.pods], "a pod whose Job is gone may be the job's"
 
 
+@pytest.mark.fault("A12")
+@pytest.mark.parametrize("code", [0, 75])
+def test_how_an_earlier_job_s_trainer_ended_is_not_this_job_s_end(setting: Setting, code: int) -> None:
+    """Its pods outlive their Job for a moment, with the last report of a training or with all its fruitless retries."""
+    done: dict[str, Any] = {"update": 460, "updates": 460, "epoch": 30.0, "epochs": 30, "stage": 5, "workers": 4}
+    report = Progress(**done, batch_size=512, learning_rate=0.025, seconds_per_update=1.0).to_json()
+    ending = {"exitCode": code, "message": report, "finishedAt": "2026-11-20T09:59:30Z"}
+    controller = {"kind": "Job", "name": TRAINER.name, "uid": "the earlier job's", "controller": True}
+    for number in range(10):
+        metadata = {"name": f"digits-trainer-{number}", "uid": f"pod {number}", "resourceVersion": str(50 + number)}
+        metadata |= {"namespace": "default", "creationTimestamp": "2026-11-20T09:00:00Z"}
+        labels = names.labels("digits", "trainer")
+        pod = {"kind": "Pod", "metadata": metadata | {"labels": labels, "ownerReferences": [controller]}}
+        phase = "Failed" if code else "Succeeded"
+        containers = [{"name": "trainer", "state": {"terminated": ending}}]
+        setting.store.update(pod | {"status": {"phase": phase, "containerStatuses": containers}})
+    job = setting.api.objects[JOB]
+    job["metadata"] |= {"creationTimestamp": "2026-11-20T10:00:00Z", "resourceVersion": "90"}
+    setting.store.update(job)
+
+    setting.once()
+
+    status = setting.api.objects[JOB]["status"]
+    assert (status["phase"], status["workers"]["requested"], status["history"]) == ("Pending", 1, [])
+    assert "trainerStatus" not in status
+
+
+@pytest.mark.fault("A12")
+@pytest.mark.parametrize(
+    ("created", "phase", "is_seen"), [("09", "Running", True), ("10", "Failed", True), ("09", "Failed", False)]
+)
+def test_an_earlier_job_s_trainer_is_waited_for(setting: Setting, created: str, phase: str, *, is_seen: bool) -> None:
+    """It may still write its checkpoint; and this job's own earlier trainers, whose Job is gone as well, stay known."""
+    controller = {"kind": "Job", "name": TRAINER.name, "uid": "its Job", "controller": True}
+    metadata = {"name": "digits-trainer-x", "namespace": "default", "uid": "its pod", "resourceVersion": "50"}
+    metadata |= {"labels": names.labels("digits", "trainer"), "ownerReferences": [controller]}
+    metadata |= {"creationTimestamp": f"2026-11-20T{created}:30:00Z"}
+    setting.store.update({"kind": "Pod", "metadata": metadata, "status": {"phase": phase}})
+    job = setting.api.objects[JOB]
+    job["metadata"] |= {"creationTimestamp": "2026-11-20T10:00:00Z", "resourceVersion": "90"}
+    setting.store.update(job)
+
+    seen = asyncio.run(setting.observer.observe(KEY, ()))
+
+    assert seen is not None
+    assert is_seen == bool(seen.pods)
+
+
 @pytest.mark.fault("B26")
 def test_nothing_of_a_deleted_job_stays_in_memory(setting: Setting) -> None:
     """Its Secrets, which nobody watches, go with the rest."""
