@@ -83,8 +83,28 @@ def test_the_condition_says_what_is_changed_by_whom_and_what_would_help(training
         message(world)
         == "A webhook or another controller changes spec.template.spec.containers[worker].image of the Deployment "
         "digits-workers again and again; the operator puts it back ever less often. Remove what changes it, or exempt "
-        "objects with the label batchgrowth.dev/job."
+        "objects with the label batchgrowth.dev/job. Or give the job the value that is written there."
     )
+
+
+def test_a_job_with_the_values_of_the_platform_ends_the_fight(training_world: MakeWorld) -> None:
+    """As its condition says; GKE Autopilot raises the sizes of small pods and lets nobody out."""
+
+    def autopilot(world: Any) -> None:
+        [container] = world.deployment["spec"]["template"]["spec"]["containers"]
+        container["resources"] = {"requests": {"cpu": "500m", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
+
+    world = training_world()
+    fight(world, autopilot, 8)
+    assert message(world).startswith(
+        "A webhook or another controller changes spec.template.spec.containers[worker].resources.requests.cpu of"
+    )
+    assert message(world).endswith("Or give the job the value that is written there.")
+
+    world.edit(resources={"requests": {"cpu": "500m"}})
+    fight(world, autopilot, 200)
+
+    assert world.condition("Contested") == AT_REST
 
 
 def test_a_fight_over_two_children(training_world: MakeWorld) -> None:
