@@ -26,7 +26,7 @@ POD_METADATA = frozenset(
     }
 )  # fmt: skip
 """Fields of a pod's metadata that are kept, and below those of its other parts."""
-POD_SPEC = frozenset({"nodeName"})
+POD_SPEC = frozenset({"nodeName", "schedulingGates"})
 POD_STATUS = frozenset({"phase", "reason", "message", "startTime", "conditions"})
 CONTAINERS = frozenset({"containerStatuses", "initContainerStatuses"})
 CONTAINER_STATUS = frozenset({"name", "ready", "restartCount", "state", "lastState"})
@@ -141,11 +141,15 @@ class Store:
         """
         return body["kind"] == KIND and self._progress_echoes.get(key_of(body)) == version_of(body)
 
-    def refresh(self, key: Key, body: Object) -> None:
-        """Store an object that was just read from the API server under that job, regardless of its labels."""
+    def refresh(self, key: Key, body: Object, outdated: int = -1) -> None:
+        """Store an object that was just read from the API server under that job, regardless of its labels.
+
+        It replaces the version `outdated` even if that is newer, as after etcd was restored from a backup.
+        """
         ref = ref_of(body)
         with self._lock:
-            if version_of(body) >= max(self._known(key, ref), self._removed(key, ref)):
+            known = self._known(key, ref)
+            if version_of(body) >= max(known, self._removed(key, ref)) or known == outdated >= 0:
                 self._objects.setdefault(key, {})[ref] = _cached(body)
 
     def remove(self, body: Object) -> Key:
@@ -314,20 +318,20 @@ class Sweep:
 
     def _differences(self, kind: str, namespace: str) -> dict[Place, int | None]:
         """Return the newer version of each listed object that has one, and None for each known object that is not
-        listed.
+        listed, or in an older version than was known before: then etcd was restored from a backup.
         """
         known = self.store.versions(kind, namespace)
         label = None if kind == KIND else names.JOB_LABEL
         listed = {(key_of(body), ref_of(body)): version_of(body) for body in self.api.listed(kind, namespace, label)}
         newer = {place: version for place, version in listed.items() if version > known.get(place, -1)}
-        return newer | dict.fromkeys(known.keys() - listed.keys())
+        return newer | dict.fromkeys(place for place, version in known.items() if listed.get(place, -1) < version)
 
     def _refresh_stale(self, suspects: Mapping[Place, int | None], kind: str, namespace: str) -> list[Key]:
         known = self.store.versions(kind, namespace)
         missed = []
         for (key, ref), version in suspects.items():
             now = known.get((key, ref), -1)
-            is_missed = now >= 0  # one that is not listed is still known
+            is_missed = now >= 0  # one that is not listed as known is still known
             if version is not None:
                 is_missed = now < version
             if is_missed:
@@ -338,6 +342,6 @@ class Sweep:
     def _read(self, key: Key, ref: Ref, known: int) -> None:
         """Read one object by a list request, which the operator may make for every kind."""
         for body in self.api.list_of(ref.kind, key.namespace, field_selector=f"metadata.name={ref.name}"):
-            self.store.refresh(key, body)
+            self.store.refresh(key, body, known)
             return
         self.store.discard(key, ref, known)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from http import HTTPStatus
 from threading import Event as Flag
 from threading import Lock, Thread
 
@@ -286,7 +287,12 @@ class EventPoster:
             is_repeated = api.repeat_event(key.namespace, series.name, change)
         if not is_repeated:
             api = bounded(self.api, self.seconds_left())
-            api.post_event(key.namespace, _event(key, occurrence, series))
+            try:
+                api.post_event(key.namespace, _event(key, occurrence, series))
+            except Refused as refused:
+                if refused.code != HTTPStatus.CONFLICT:
+                    raise
+                api.repeat_event(key.namespace, series.name, change)  # a request whose answer was lost has made it
         series.is_posted = True
 
 

@@ -27,12 +27,14 @@ from batchgrowth_operator.seen.observed import (
     active_since,
     condition_of,
     ended_at,
+    is_older,
     is_owned_by,
     is_pod_of,
 )
 from batchgrowth_operator.seen.problems import seconds_between_event_reads, unexplained
 from batchgrowth_operator.seen.report import mark_of, news_of, text_of
 from batchgrowth_operator.seen.silence import foreign_policies, needs_inquiry
+from batchgrowth_operator.seen.trainer_pods import has_ended
 
 RESYNC_SECONDS = 600
 """Longest time between two passes of a job."""
@@ -50,6 +52,8 @@ log = logging.getLogger(__name__)
 class Memory:
     """The observer's memory of a job between passes. Times are of the monotonic clock."""
 
+    uid: str = ""
+    """The job's; empty before its first pass."""
     secrets_read: float = -math.inf
     """When the Secrets were last read."""
     unrenewed: tuple[Any, ...] = ()
@@ -77,7 +81,7 @@ class Observer:
     _memories: dict[Key, Memory] = field(default_factory=dict)
 
     async def observe(self, key: Key, failures: tuple[Failure, ...]) -> Observed | None:
-        """Return the job's current state; None if the job does not exist."""
+        """Return the job's current state, with the failures of its last pass; None if the job does not exist."""
         known = {*self.store.refs(key)}
         authority, tls = _secrets(key)
         read_ago = time.monotonic() - self._memory(key).secrets_read
@@ -87,7 +91,7 @@ class Observer:
         # The store is read without a pause from here on, so that all of it is of one moment.
         job = self.store.job(key)
         if job is None:
-            del self._memories[key]
+            self.forget(key)
             self.store.discard(key, authority)  # Secrets are not watched, so no event removes them
             self.store.discard(key, tls)
             return None
@@ -95,6 +99,11 @@ class Observer:
         active = active_since(job)
         ended = ended_at(job)
         uid = job["metadata"]["uid"]
+        memory = self._memory(key)
+        if memory.uid not in ("", uid):  # an earlier job of this name has gone unseen
+            memory = self._memories[key] = Memory(secrets_read=memory.secrets_read)
+            failures = ()
+        memory.uid = uid
         stored = self.store.children(key)
         children = {ref: body for ref, body in stored.items() if ref.kind != "Pod" and is_owned_by(body, uid)}
         parts = _parts(children.get(Ref("DaskCluster", names.cluster(key.name))), stored)
@@ -103,6 +112,8 @@ class Observer:
         }
         others = {str(body["metadata"]["uid"]) for body in strangers.values()}
         pods = [body for ref, body in stored.items() if ref.kind == "Pod" and is_pod_of(body, key.name, others)]
+        # An earlier job's trainer is waited for, but its end and its last report are not this job's.
+        pods = [pod for pod in pods if not (is_older(pod, job) and has_ended(pod))]
         observed = Observed(
             job=job,
             now=now,
@@ -127,6 +138,10 @@ class Observer:
         if not pending:
             return observed
         return replace(observed, warnings=await asyncio.to_thread(self._warnings, key, pending, now))
+
+    def forget(self, key: Key) -> None:
+        """Forget a job that is gone."""
+        self._memories.pop(key, None)
 
     def left_cluster(self, key: Key) -> Object | None:
         """Return the DaskCluster of a job that is gone."""

@@ -31,6 +31,8 @@ _SUFFIXES = {"n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 
 }
 _QUANTITIES = frozenset({"requests", "limits", "overhead", "sizeLimit", "divisor"})
 """Fields of pods that are quantities or maps of them. Elsewhere, as in an environment variable, 1 is not 1.0."""
+_KEYS = MERGE_KEYS | {"ownerReferences": "uid"}
+"""Lists to whose entries others may add theirs, and by what entries are matched."""
 _EMPTY: tuple[Any, ...] = (None, "", False, 0, {}, [])
 """Values that the API server may leave out."""
 
@@ -95,7 +97,7 @@ def drifted(found: Any, desired: Any, path: Path = ()) -> Iterator[Path]:
 
 def _drifted_list(found: Any, desired: list[Any], path: Path) -> Iterator[Path]:
     """Yield the entries that differ if the list has a key to match them by; otherwise the whole list."""
-    key = MERGE_KEYS.get(str(path[-1])) if path else None
+    key = _KEYS.get(str(path[-1])) if path else None
     if not isinstance(found, list):
         yield path
     elif key is None or not all(isinstance(entry, Mapping) and key in entry for entry in desired):

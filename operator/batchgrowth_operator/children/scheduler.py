@@ -26,7 +26,7 @@ from batchgrowth_operator.children.pods import (
     with_shared_parts,
 )
 from batchgrowth_operator.children.workers import last_nudge
-from batchgrowth_operator.seen.clock import Clock, seconds_since, seconds_until, timestamp_ms
+from batchgrowth_operator.seen.clock import Clock, is_timestamp, seconds_since, seconds_until, timestamp_ms
 from batchgrowth_operator.seen.observed import (
     Manifest,
     Object,
@@ -153,7 +153,7 @@ def missing_parts(seen: Observed, clock: Clock) -> MissingParts | None:
     is_dated = seconds_until(created, clock.now) <= SETTLED_AFTER_SECONDS
     if is_dated and not clock.passed(created, SETTLED_AFTER_SECONDS):
         return None
-    if seconds_until(known, clock.now) > SETTLED_AFTER_SECONDS:
+    if known and (not is_timestamp(known) or seconds_until(known, clock.now) > SETTLED_AFTER_SECONDS):
         known = None
     if clock.passed(known, SETTLED_AFTER_SECONDS):
         return MissingParts(timestamp_ms(clock.now), are_requested=True)

@@ -60,6 +60,9 @@ REMEDIES = {
 }
 """What would end a fight over that field of that kind."""
 
+OF_PODS = "spec.template.spec."
+"""The beginning of the fields of a child's pods, which follow from the job."""
+
 
 class Verdict(NamedTuple):
     """Status, reason and message of a condition."""
@@ -361,5 +364,7 @@ def contested(contention: Contention) -> Verdict:
     remedy = REMEDIES.get(
         (kind, field), "Remove what changes it, or exempt objects with the label batchgrowth.dev/job."
     )
+    if field.startswith(OF_PODS):  # some platforms set images or sizes and let nobody out, such as GKE Autopilot
+        remedy += " Or give the job the value that is written there."
     text = f"{by} {field} of the {kind} {name} again and again; the operator puts it back ever less often. {remedy}"
     return Verdict("True", "ChildRewritten", truncated(f"{text}{others}"))

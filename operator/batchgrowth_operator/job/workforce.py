@@ -148,11 +148,11 @@ def _resize_seconds(s: Situation, previous: WorkersStatus, ready: int) -> float 
     """
     resizing = condition(s.previous, "Resizing")
     is_scaling_up = resizing is not None and resizing.status == "True" and resizing.reason != "ScalingDown"
-    if resizing is None or not is_scaling_up or ready < previous.requested:
+    requested = previous.requested_time
+    if resizing is None or not is_scaling_up or requested is None or ready < previous.requested:
         return None
     if is_held(s.previous, "Resizing"):
         return None
-    requested = str(previous.requested_time)
     missing = resizing.last_transition_time
     if datetime.fromisoformat(requested) >= datetime.fromisoformat(missing):
         return seconds_since(requested, s.seen.now)
@@ -163,9 +163,9 @@ def _resize_seconds(s: Situation, previous: WorkersStatus, ready: int) -> float 
 
 
 def _times_of(s: Situation, kind: str) -> list[str]:
-    """Return when that condition last changed in each worker pod in which it is true."""
-    return [
-        str(found["lastTransitionTime"])
-        for pod in s.seen.pods_of(WORKER)
-        if (found := condition_of(pod, kind, "True")) is not None
-    ]
+    """Return when that condition last changed in each worker pod in which it is true.
+
+    Kubelets of virtual nodes leave the time out.
+    """
+    found = [condition_of(pod, kind, "True") or {} for pod in s.seen.pods_of(WORKER)]
+    return [one["lastTransitionTime"] for one in found if one.get("lastTransitionTime")]

@@ -92,7 +92,7 @@ class Reconciler:
         requeue = min(self.observer.resync_seconds(key), writes.requeue_after_seconds or math.inf)
         self.metrics.decided(key, seen, writes)
         # Nothing is tried again in a namespace that is being deleted, so no later refusal would tell of it.
-        lasting = tuple(filter(is_of_dying_namespace, failures))
+        lasting = tuple(filter(is_of_dying_namespace, seen.failures))
         if writes.is_empty:
             self.observer.remember(key, writes.put_backs)
             return PassResult(failures=lasting, requeue_after_seconds=requeue)

@@ -88,6 +88,8 @@ def _watch(
         key = key_of(body)
         if event["type"] == "DELETED":
             observer.store.remove(body)
+            if observer.store.job(key) is None:  # a replica that does not lead makes no pass that would find it gone
+                observer.forget(key)
             passes.wake(key)
         elif observer.store.is_progress_echo(body):
             return

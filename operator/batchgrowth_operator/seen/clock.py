@@ -66,6 +66,14 @@ def timestamp_ms(time: datetime) -> str:
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def is_timestamp(text: str) -> bool:
+    """Return whether the text is a timestamp, where others may have written something else."""
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
 def seconds_since(text: str | None, now: datetime) -> float:
     """Return the seconds from the timestamp to `now`; 0 without a timestamp, or if it lies in the future."""
     if not text:

@@ -249,24 +249,36 @@ def is_pod_of(pod: Object, job: str, others: Container[str]) -> bool:
     )
 
 
+def is_older(body: Object, job: Object) -> bool:
+    """Return whether the object was created before the job, so that it is of an earlier job of this name."""
+    created = body["metadata"].get("creationTimestamp")
+    return bool(created) and created < job["metadata"].get("creationTimestamp", "")
+
+
 # The stored status: what the pass before this one wrote, and the times from which deadline and time to live count.
 
 
 def stored_status(seen: Observed) -> JobStatus:
-    """Return the job's stored status, without fields that this version does not know or cannot read."""
+    """Return the job's stored status, without fields and conditions that this version does not know or cannot read."""
     status = seen.job.get("status") or {}
-    try:
+    if _is_readable(status):
         return JobStatus.model_validate(status)
-    except ValidationError:
-        pass
-    readable = {}
+    readable: dict[str, Any] = {}
     for key, value in status.items():
-        try:
-            JobStatus.model_validate({key: value})
-        except ValidationError:
-            continue
-        readable[key] = value
+        kept = value
+        if key == "conditions":  # beside the types of a newer operator are those that say whether the job is over
+            kept = [one for one in value or () if _is_readable({key: [one]})]
+        if _is_readable({key: kept}):
+            readable[key] = kept
     return JobStatus.model_validate(readable)
+
+
+def _is_readable(status: Object) -> bool:
+    try:
+        JobStatus.model_validate(status)
+    except ValidationError:
+        return False
+    return True
 
 
 def truncated(text: str) -> str:

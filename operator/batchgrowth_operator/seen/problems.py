@@ -111,6 +111,11 @@ _REMEDIES_OF_PULLS = (
     ),
 )
 """What helps if an image cannot be pulled, by the container runtime's words."""
+_ADMISSION = (
+    "What set them, as Kueue does, has not admitted the pod: look there for the reason, or remove from the job or its "
+    "namespace what puts the pod under its control."
+)
+"""What helps against scheduling gates."""
 REMEDIES = {
     "ImagePullFailed": "Give an image that the nodes can pull: spec.image, spec.imagePullSecrets.",
     "Unschedulable": "Add a node that fits, or request {less}.",
@@ -324,6 +329,9 @@ def pod_problems(pod: Object) -> Iterator[Problem]:
     for condition in status_list(pod, "conditions"):
         if condition.get("type") == "PodScheduled" and condition.get("reason") == "Unschedulable":
             yield _problem("Unschedulable", name, str(condition.get("message", "")))
+        elif condition.get("type") == "PodScheduled" and condition.get("reason") == "SchedulingGated":
+            gates = ", ".join(gate["name"] for gate in (pod.get("spec") or {}).get("schedulingGates") or ())
+            yield Problem("Unschedulable", truncated(f"{name}: Scheduling gates hold the pod: {gates}. {_ADMISSION}"))
     for container in [*status_list(pod, "initContainerStatuses"), *status_list(pod, "containerStatuses")]:
         waiting = (container.get("state") or {}).get("waiting") or {}
         reason = waiting.get("reason")

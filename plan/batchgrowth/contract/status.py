@@ -29,7 +29,8 @@ HELD_UP = {
     "ReferenceMissing": "Pods need a claim, Secret, ConfigMap or account that does not exist; the message names it.",
     "ImagePullFailed": "A node cannot pull the image; the message quotes the node.",
     "QuotaExceeded": "A quota of the namespace does not allow the pods, or the claim for the checkpoints.",
-    "Unschedulable": "No node can take a pod; the message quotes Kubernetes' scheduler.",
+    "Unschedulable": "No node can take a pod, and the message quotes Kubernetes' scheduler; or scheduling gates hold "
+    "the pod, and the message names them.",
     "VolumePending": "A claim that pods mount has no volume; the message says why if Kubernetes gives a reason.",
     "PodBroken": "A pod's container cannot start or keeps crashing; the message quotes the node.",
     "PodsRefused": "The API server refuses the pods; the message quotes it.",

@@ -110,6 +110,29 @@ def test_jobs_take_turns_and_warnings_come_first(api: FakeApi, events: EventPost
     assert [job for job, _, _ in api.shown()] == ["c", "a", "b", "a", "b"]
 
 
+@pytest.mark.fault("B10")
+@pytest.mark.parametrize("lost", [ConnectionError("timed out"), Refused(504, "timed out")])
+def test_an_event_that_was_made_without_an_answer_is_counted(
+    api: FakeApi, events: EventPoster, monkeypatch: pytest.MonkeyPatch, lost: Exception
+) -> None:
+    """To make it again is refused, as it exists."""
+    answers: list[Exception] = [lost]
+
+    def post_event(_: str, event: Any) -> None:
+        name = event["metadata"]["name"]
+        if name in api.events:
+            raise Refused(409, f'events "{name}" already exists')
+        api.events[name] = event
+        raise answers.pop()
+
+    monkeypatch.setattr(api, "post_event", post_event)
+    for seconds in (0, 60, 120):
+        events.record(seen(seconds=seconds), TROUBLE)
+        post(events)
+
+    assert api.shown() == [("digits", TROUBLE.message, 3)]
+
+
 @pytest.mark.fault("B29")
 def test_what_waits_for_long_is_combined(api: FakeApi, events: EventPoster) -> None:
     """1,000 jobs that cross milestones faster than the API server takes their events: a request for each job."""

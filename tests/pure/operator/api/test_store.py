@@ -105,8 +105,9 @@ def test_fields_that_no_decision_needs_are_not_kept() -> None:
     store = Store()
     ending = {"terminated": {"exitCode": 3}}
     containers = [{"name": "worker", "ready": True, "state": ending, "imageID": "sha256:0", "resources": {}}]
+    gated = {"schedulingGates": [{"name": "example.com/paid"}]}
     status = {"phase": "Running", "podIP": "10.0.0.1", "containerStatuses": containers}
-    store.update(child(1, "Pod", spec={"containers": [], "nodeName": "n-1"}, status=status))
+    store.update(child(1, "Pod", spec={"containers": [], "nodeName": "n-1", **gated}, status=status))
     fields = child(2)
     fields["metadata"]["managedFields"] = []
     store.update(fields)
@@ -114,7 +115,7 @@ def test_fields_that_no_decision_needs_are_not_kept() -> None:
     kept = store.children(KEY)
     pod = kept[Ref("Pod", "digits-workers")]
     assert pod.keys() == {"kind", "status", "metadata", "spec"}
-    assert pod["spec"] == {"nodeName": "n-1"}, "for the name of a node that adds differently"
+    assert pod["spec"] == {"nodeName": "n-1", **gated}, "for the names of nodes and of what holds pods back"
     assert pod["metadata"].keys() == {"name", "namespace", "labels", "resourceVersion"}
     kept_of_the_container = {"name": "worker", "ready": True, "state": ending}
     assert {"phase": "Running", "containerStatuses": [kept_of_the_container]} == pod["status"]

@@ -80,6 +80,29 @@ def test_a_newer_object_is_read(known: int | None) -> None:
     assert store.versions("ConfigMap") == {(KEY, PLAN): 4}
 
 
+@pytest.mark.fault("B07")
+def test_an_older_object_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Versions go back if etcd is restored from a backup. A response that arrives later is newer than the list."""
+    store, api = Store(), FakeApi([config_map(4), config_map(5, "digits-progress")])
+    store.update(config_map(9))
+    store.update(config_map(9, "digits-progress"))
+    list_of = api.list_of
+
+    def slow(kind: str, namespace: str, field_selector: str) -> Any:
+        found = list_of(kind, namespace, field_selector)
+        if field_selector.endswith("digits-progress"):
+            store.update(config_map(10, "digits-progress"))
+        return found
+
+    monkeypatch.setattr(api, "list_of", slow)
+
+    assert swept(api, store) == [KEY, KEY]
+    assert {ref.name: version for (_, ref), version in store.versions("ConfigMap").items()} == {
+        "digits-plan": 4,
+        "digits-progress": 10,
+    }
+
+
 def test_an_object_that_a_watch_reports_within_the_grace_time_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     store, api = Store(), FakeApi([config_map(4), config_map(9, "new")])
     for name in ("digits-plan", "old"):

@@ -83,8 +83,28 @@ def test_the_condition_says_what_is_changed_by_whom_and_what_would_help(training
         message(world)
         == "A webhook or another controller changes spec.template.spec.containers[worker].image of the Deployment "
         "digits-workers again and again; the operator puts it back ever less often. Remove what changes it, or exempt "
-        "objects with the label batchgrowth.dev/job."
+        "objects with the label batchgrowth.dev/job. Or give the job the value that is written there."
     )
+
+
+def test_a_job_with_the_values_of_the_platform_ends_the_fight(training_world: MakeWorld) -> None:
+    """As its condition says; GKE Autopilot raises the sizes of small pods and lets nobody out."""
+
+    def autopilot(world: Any) -> None:
+        [container] = world.deployment["spec"]["template"]["spec"]["containers"]
+        container["resources"] = {"requests": {"cpu": "500m", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
+
+    world = training_world()
+    fight(world, autopilot, 8)
+    assert message(world).startswith(
+        "A webhook or another controller changes spec.template.spec.containers[worker].resources.requests.cpu of"
+    )
+    assert message(world).endswith("Or give the job the value that is written there.")
+
+    world.edit(resources={"requests": {"cpu": "500m"}})
+    fight(world, autopilot, 200)
+
+    assert world.condition("Contested") == AT_REST
 
 
 def test_a_fight_over_two_children(training_world: MakeWorld) -> None:
@@ -234,12 +254,25 @@ def test_the_manager_of_a_list_is_named(training_world: MakeWorld) -> None:
     """It owns the list's entries, by a key of theirs."""
 
     def adopt(world: Any) -> None:
-        metadata = world.deployment["metadata"]
-        metadata["ownerReferences"] = [*metadata["ownerReferences"][:1], {"uid": "2"}]
-        owned = {"f:ownerReferences": {".": {}, 'k:{"uid":"2"}': {}}}
-        metadata["managedFields"] = [{"manager": "adopter", "fieldsV1": {"f:metadata": owned}}]
+        [owner] = world.deployment["metadata"]["ownerReferences"]
+        owner["controller"] = False
+        owned = {"f:ownerReferences": {".": {}, f'k:{{"uid":"{owner["uid"]}"}}': {}}}
+        world.deployment["metadata"]["managedFields"] = [{"manager": "adopter", "fieldsV1": {"f:metadata": owned}}]
 
     world = training_world()
     fight(world, adopt, 8)
 
-    assert message(world).startswith("adopter changes metadata.ownerReferences of the Deployment digits-workers")
+    assert message(world).startswith("adopter changes metadata.ownerReferences[0000-1111].controller of the Deployment")
+
+
+def test_another_owner_beside_the_job_is_no_fight(training_world: MakeWorld) -> None:
+    """The API server merges owners by their uid, so that the operator's own reference would be put back in vain."""
+
+    def adopt(world: Any) -> None:
+        [own, *_] = world.deployment["metadata"]["ownerReferences"]
+        world.deployment["metadata"]["ownerReferences"] = [own, {"uid": "an application's"}]
+
+    world = training_world()
+
+    assert fight(world, adopt, 8) == []
+    assert world.condition("Contested") == AT_REST

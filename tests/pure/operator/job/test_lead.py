@@ -32,14 +32,14 @@ def test_the_last_report_of_an_ended_trainer_does_not_count(training_world: Make
     assert world.status["workers"]["ready"] == 2
 
 
-@pytest.mark.parametrize(("came", "took"), [(9, None), (10, "3.000"), (12, "3.000")])
+@pytest.mark.parametrize(("came", "took"), [(9, None), (10, "3.000"), (12, "3.000"), (None, "3.000")])
 def test_workers_that_reconnect_to_a_restarted_trainer_are_no_resize(
-    training_world: MakeWorld, came: int, took: str | None
+    training_world: MakeWorld, came: int | None, took: str | None
 ) -> None:
-    """They were ready all along; if a pod became ready since, it is a resize."""
+    """They were ready all along; if a pod became ready since, or nobody says when, it is a resize."""
     world = training_world()
     before = world.status["workers"]["leadSeconds"]
-    at = (world.now + timedelta(seconds=came)).isoformat()
+    at = None if came is None else (world.now + timedelta(seconds=came)).isoformat()
     conditions = [{"type": "Ready", "status": "True", "lastTransitionTime": at}]
     labels = names.labels("digits", "worker")
     world.pods = [{"metadata": {"name": "w", "labels": labels}, "status": {"conditions": conditions}}]
@@ -51,3 +51,16 @@ def test_workers_that_reconnect_to_a_restarted_trainer_are_no_resize(
     assert world.condition("Resizing") == ("False", "AtTarget")
     assert (before != world.status["workers"]["leadSeconds"]) == (took is not None)
     assert (took or "10.000") == world.status["workers"]["resizeSeconds"]
+
+
+def test_workers_on_a_virtual_node_are_timed_by_what_is_known(training_world: MakeWorld) -> None:
+    """Its kubelet gives no times of its pods' conditions, which the API server then shows as null."""
+    world = training_world()
+    world.report(386, seconds_per_update=1.0).step()
+    conditions = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": None}]
+    labels = names.labels("digits", "worker")
+    world.pods = [{"metadata": {"name": "w", "labels": labels}, "status": {"conditions": conditions}}]
+
+    world.wait(6).workers_ready().settle()
+
+    assert (world.condition("Resizing"), world.status["workers"]["resizeSeconds"]) == (("False", "AtTarget"), "6.000")

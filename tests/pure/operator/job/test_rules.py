@@ -54,6 +54,12 @@ def message(world: Any, kind: str) -> str:
             "Unschedulable",
             "w-1: 0/3 nodes",
         ),
+        (
+            pod("w-1", conditions=[{"type": "PodScheduled", "reason": "SchedulingGated", "message": "blocked"}])
+            | {"spec": {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}, {"name": "example.com/paid"}]}},
+            "Unschedulable",
+            "w-1: Scheduling gates hold the pod: kueue.x-k8s.io/admission, example.com/paid. What set them",
+        ),
         (pod("w-1", **waiting("ContainerCreating")), "WaitingForWorkers", "0 of 1"),
         (pod("w-1"), "WaitingForWorkers", "0 of 1"),
         (pod("w-1", conditions=[{"type": "PodScheduled", "status": "True"}]), "WaitingForWorkers", "0 of 1"),
@@ -553,6 +559,35 @@ def test_unreadable_fields_of_a_stored_status_are_ignored(training_world: MakeWo
     world.settle()
 
     assert (world.status["stage"], world.status["startTime"]) == (0, "2026-11-20T10:00:00Z")
+
+
+@pytest.mark.fault("A29")
+@pytest.mark.parametrize("workers", [None, {}, {"requested": "many"}])
+def test_a_status_without_its_workers_is_restored(training_world: MakeWorld, workers: dict[str, Any] | None) -> None:
+    """While more workers are awaited; others have removed that part, or written one that cannot be read."""
+    world = training_world()
+    world.report(386, seconds_per_update=1.0).settle()
+    assert world.condition("Resizing") == ("True", "ScalingUp")
+    world.status["workers"] = workers
+
+    world.wait(1).settle()
+
+    assert {"desired": 1, "requested": 2, "ready": 1}.items() <= world.status["workers"].items()
+
+
+@pytest.mark.fault("B05")
+def test_a_job_that_is_over_stays_so_beside_a_condition_of_a_newer_operator(training_world: MakeWorld) -> None:
+    """After a rollback: a type that this version does not know hides no other condition."""
+    world = training_world()
+    world.report(460).trainer_ends().settle()
+    del world.children[Ref("Job", "digits-trainer")]
+    newer = {"type": "Paced", "status": "True", "reason": "AtPace", "lastTransitionTime": "2026-11-20T10:00:00Z"}
+    world.status["conditions"].append(newer)
+
+    world.settle()
+
+    assert (world.status["phase"], world.condition("Succeeded")) == ("Succeeded", ("True", "Finished"))
+    assert world.trainer is None
 
 
 def test_reasons_are_documented(training_world: MakeWorld) -> None:

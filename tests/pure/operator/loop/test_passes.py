@@ -355,6 +355,22 @@ def test_nothing_is_tried_again_in_a_namespace_that_is_being_deleted(setting: Se
     assert conditions["ClusterReady"] == "NamespaceTerminating"
 
 
+@pytest.mark.fault("A34")
+def test_a_job_of_a_namespace_that_was_made_again_is_made(setting: Setting) -> None:
+    """The namespace and its jobs came back while the queue backed off, so that no pass has seen that they were gone."""
+    text = "configmaps is forbidden: unable to create new content in namespace default because it is being terminated"
+    setting.api.refused[PLAN] = Refused(403, text)
+    failures = setting.once().failures
+
+    setting.api.refused.clear()
+    setting.api.objects.clear()
+    another(setting, KEY, "second", 1000)
+    result = setting.once(failures)
+
+    assert (result.failures, result.backs_off) == ((), False)
+    assert TRAINER in setting.api.objects
+
+
 @pytest.mark.fault("B09")
 @pytest.mark.parametrize("code", [409, 404])
 def test_a_job_that_changed_since_is_observed_again(setting: Setting, code: int) -> None:
@@ -1338,6 +1354,54 @@ def test_a_pod_of_another_s_trainer_that_still_runs(
     seen = asyncio.run(Observer(setting.api, setting.store).observe(KEY, ()))  # type: ignore[arg-type]
     assert seen is not None
     assert ["their pod"] == [one["metadata"]["uid"] for one in seen.pods], "a pod whose Job is gone may be the job's"
+
+
+@pytest.mark.fault("A12")
+@pytest.mark.parametrize("code", [0, 75])
+def test_how_an_earlier_job_s_trainer_ended_is_not_this_job_s_end(setting: Setting, code: int) -> None:
+    """Its pods outlive their Job for a moment, with the last report of a training or with all its fruitless retries."""
+    done: dict[str, Any] = {"update": 460, "updates": 460, "epoch": 30.0, "epochs": 30, "stage": 5, "workers": 4}
+    report = Progress(**done, batch_size=512, learning_rate=0.025, seconds_per_update=1.0).to_json()
+    ending = {"exitCode": code, "message": report, "finishedAt": "2026-11-20T09:59:30Z"}
+    controller = {"kind": "Job", "name": TRAINER.name, "uid": "the earlier job's", "controller": True}
+    for number in range(10):
+        metadata = {"name": f"digits-trainer-{number}", "uid": f"pod {number}", "resourceVersion": str(50 + number)}
+        metadata |= {"namespace": "default", "creationTimestamp": "2026-11-20T09:00:00Z"}
+        labels = names.labels("digits", "trainer")
+        pod = {"kind": "Pod", "metadata": metadata | {"labels": labels, "ownerReferences": [controller]}}
+        phase = "Failed" if code else "Succeeded"
+        containers = [{"name": "trainer", "state": {"terminated": ending}}]
+        setting.store.update(pod | {"status": {"phase": phase, "containerStatuses": containers}})
+    job = setting.api.objects[JOB]
+    job["metadata"] |= {"creationTimestamp": "2026-11-20T10:00:00Z", "resourceVersion": "90"}
+    setting.store.update(job)
+
+    setting.once()
+
+    status = setting.api.objects[JOB]["status"]
+    assert (status["phase"], status["workers"]["requested"], status["history"]) == ("Pending", 1, [])
+    assert "trainerStatus" not in status
+
+
+@pytest.mark.fault("A12")
+@pytest.mark.parametrize(
+    ("created", "phase", "is_seen"), [("09", "Running", True), ("10", "Failed", True), ("09", "Failed", False)]
+)
+def test_an_earlier_job_s_trainer_is_waited_for(setting: Setting, created: str, phase: str, *, is_seen: bool) -> None:
+    """It may still write its checkpoint; and this job's own earlier trainers, whose Job is gone as well, stay known."""
+    controller = {"kind": "Job", "name": TRAINER.name, "uid": "its Job", "controller": True}
+    metadata = {"name": "digits-trainer-x", "namespace": "default", "uid": "its pod", "resourceVersion": "50"}
+    metadata |= {"labels": names.labels("digits", "trainer"), "ownerReferences": [controller]}
+    metadata |= {"creationTimestamp": f"2026-11-20T{created}:30:00Z"}
+    setting.store.update({"kind": "Pod", "metadata": metadata, "status": {"phase": phase}})
+    job = setting.api.objects[JOB]
+    job["metadata"] |= {"creationTimestamp": "2026-11-20T10:00:00Z", "resourceVersion": "90"}
+    setting.store.update(job)
+
+    seen = asyncio.run(setting.observer.observe(KEY, ()))
+
+    assert seen is not None
+    assert is_seen == bool(seen.pods)
 
 
 @pytest.mark.fault("B26")

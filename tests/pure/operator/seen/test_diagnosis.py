@@ -387,6 +387,19 @@ def test_a_part_is_requested_though_the_clock_was_set_back(training_world: MakeW
     assert world.cluster["status"]["phase"] == "Created"
 
 
+@pytest.mark.fault("A29")
+@pytest.mark.parametrize("text", ["yesterday", "", "2026-11-20T10:00:00", "{}"])
+def test_a_part_is_requested_though_its_time_was_edited(training_world: MakeWorld, text: str) -> None:
+    """Such an edit of the DaskCluster's annotation ended every pass of the job with an error."""
+    world = training_world()
+    world.wait(1000).settle()
+    world.parts = {}
+    world.cluster["metadata"]["annotations"][names.PARTS_MISSING] = text
+    world.settle()
+    world.wait(20).settle()
+    assert world.cluster["status"]["phase"] == "Created"
+
+
 def test_pods_of_the_scheduler_that_are_refused(waiting_world: Any) -> None:
     """Running workers have no scheduler to join."""
     waiting_world.workers_ready()
