@@ -223,6 +223,9 @@ class Seen:
     def checkpoint_after(self, _update: int) -> None:
         """There is none."""
 
+    def go_on_from(self, update: int) -> None:
+        assert update == 0
+
     def try_saving(self, _size: int) -> None:
         """There is room."""
 

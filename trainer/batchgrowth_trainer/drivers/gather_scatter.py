@@ -91,6 +91,7 @@ class GatherScatterDriver:
         saved = run.checkpoint_after(0)
         if saved is not None:
             replica.restore(saved.snapshot)
+        run.go_on_from(replica.position.update)
         # Also if the scheduler is lost: the next scheduler's driver resumes from that state.
         with run.saved_before_errors(lambda: run.save_if_newer(replica.position.update, replica.snapshot)):
             while True:

@@ -522,7 +522,7 @@ class States:
                 self.restart_unresponsive(members[:1])
                 return False
             self.take({members[0]: MemberOutcome(best, is_judged=answers[members[0]])})
-        self._run.update = best
+        self._run.go_on_from(best)
         holder = next(address for address in members if self.updates.get(address, 0) == best)
         if self._has_reported_all(holder):
             return True

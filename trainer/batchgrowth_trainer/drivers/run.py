@@ -150,8 +150,10 @@ class RunState:
             self.update = saved.snapshot.position.update
             self.covered = int(saved.story.get("covered", self.update))
             self.compared = int(saved.story.get("compared", self.covered))
+            self.go_on_from(self.update)
             self._before = float(saved.story["seconds"])
             known = saved.story.get("arithmetic")
+        self._most_covered = self.covered  # before training went back, if it did
         self.arithmetics = Arithmetics(
             required=self.spec.workers.same_arithmetic == "Required",
             publish=lambda workers, line: self.publish(events.ArithmeticDiffers(workers, line)),
@@ -347,12 +349,21 @@ class RunState:
 
         `is_of_alone` says that a worker without peers made the checks.
         """
-        if figures.checked_update is not None and figures.checked_update > self.covered:
-            self.covered = figures.checked_update
+        checked = figures.checked_update or 0
+        if checked > self._most_covered:
+            self._most_covered = checked
             self._undone_in_a_row = 0
+        if checked > self.covered:
+            self.covered = checked
             if not is_of_alone:
-                self.compared = self.covered
+                self.compared = checked
         self.publish(figures)
+
+    def go_on_from(self, update: int) -> None:
+        """Note that training goes on from the state after `update`; what is made again after it is not covered."""
+        self.update = update
+        self.covered = min(self.covered, update)
+        self.compared = min(self.compared, update)
 
     def undo(self, why: Undo) -> None:
         """Go back to the newest checkpoint that a check covers, or to the beginning, and delete what came after it.
@@ -379,9 +390,9 @@ class RunState:
         position = Position() if saved is None else saved.snapshot.position
         with reported_as_checkpoint_error():
             self._history.truncate(position.update)
-        self.update = self.saved_update = position.update
-        self.covered = covered
-        self.compared = min(self.compared, covered)
+        self.saved_update = position.update
+        self.covered = self._most_covered = covered
+        self.go_on_from(position.update)
         tensors = {} if saved is None else saved.snapshot.tensors
         self._course = course_of(self.spec, tensors, make_plan(self.spec))
         self._looks = ()
