@@ -194,7 +194,7 @@ class DyingAfterwards(Story):
 class Seen:
     """What a run recorded."""
 
-    where = "a run, update 0"
+    where, reported, decisions = "a run, update 0", 0, ()
 
     def __init__(self, job: Any) -> None:
         self.spec = job.spec

@@ -92,6 +92,7 @@ class GatherScatterDriver:
         if saved is not None:
             replica.restore(saved.snapshot)
         run.go_on_from(replica.position.update)
+        replica.growth.repeat(run.decisions, run.reported)
         # Also if the scheduler is lost: the next scheduler's driver resumes from that state.
         with run.saved_before_errors(lambda: run.save_if_newer(replica.position.update, replica.snapshot)):
             while True:

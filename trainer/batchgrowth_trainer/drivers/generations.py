@@ -193,7 +193,8 @@ class GenerationsDriver:
         )
         for address, assignment in zip(generation.members, assignments, strict=True):
             order = Order(
-                assignment, generation.number, until, evaluated=run.totals.evaluated, reported=run.reported
+                assignment, generation.number, until, evaluated=run.totals.evaluated, reported=run.reported,
+                decisions=run.decisions,
             )  # fmt: skip
             future = pool.calls.submit(address, service.train_generation, pool.run_id, order)
             generation.futures[address] = future
