@@ -165,6 +165,25 @@ def test_findings_without_a_covering_check_in_between_end_the_run(run: RunState)
 
 
 @pytest.mark.fault("C26")
+def test_a_run_that_has_gone_back_too_often_leaves_no_checkpoint_that_is_in_doubt(
+    run: RunState, seen: Seen, tmp_path: Path
+) -> None:
+    """Otherwise the next trainer would go on from it, and no check could find what all workers get from it."""
+    train_to(run, 4)
+    save(run)
+    cover(run)
+    for _ in range(3):
+        run.undo(Undo("worker 1 differs", run.update))
+    train_to(run, 6)
+    save(run)
+    with pytest.raises(ClusterError, match=r"the newest state that a check covers is of update 4\."):
+        run.undo(Undo("worker 1 differs", 8))
+    assert saved(tmp_path) == ["update-0000000004"]
+    assert run.what_is_saved.startswith("the checkpoint of update 4 is in")
+    assert [0, 0, 0, 4] == [undone.updates for undone in seen.undone]
+
+
+@pytest.mark.fault("C26")
 def test_a_bit_that_flips_once_in_one_process_is_undone(
     small_job: Any, tmp_path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:

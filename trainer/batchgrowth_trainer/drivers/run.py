@@ -368,18 +368,12 @@ class RunState:
     def undo(self, why: Undo) -> None:
         """Go back to the newest checkpoint that a check covers, or to the beginning, and delete what came after it.
 
-        Raises ClusterError if that was of no use several times in a row, and CheckpointError.
+        Raises ClusterError afterwards if that was of no use several times in a row, and CheckpointError.
         """
         covered = max(self.compared if why.is_of_alone else self.covered, why.covered)
         reached = max(why.update, self.update, self.reported)  # the rows before the check may not have come
         self.record_figures(ExchangeFigures(checks=1, differences=1))
         self._undone_in_a_row += 1
-        if self._undone_in_a_row > _MOST_UNDONE:
-            raise ClusterError(
-                f"{why}. Training has gone back {_MOST_UNDONE} times already, and each time a worker computed wrongly "
-                "before the next check. Take the machine out of service, then --resume; "
-                f"the newest state that a check covers is of update {self.saved_update:,}."
-            )
         self._check_held()
         # Checkpoints first: after a crash in between, a resume cuts the history at the checkpoint that it finds.
         self._checkpoints.drop_after(covered)
@@ -399,6 +393,13 @@ class RunState:
         self.expected = self.plan
         undone = reached - position.update
         self.publish(events.Undone(str(why), undone, position, self.plan, self._course.decisions, why.workers))
+        # Not before: a resume would go on from a checkpoint that is in doubt.
+        if self._undone_in_a_row > _MOST_UNDONE:
+            raise ClusterError(
+                f"{why}. Training has gone back {_MOST_UNDONE} times already, and each time a worker computed wrongly "
+                "before the next check. Take the machine out of service, then --resume; "
+                f"the newest state that a check covers is of update {self.saved_update:,}."
+            )
 
     def note(self, text: str) -> None:
         """Publish a line for the user."""
