@@ -21,7 +21,7 @@ class Task:
     """The arbiter's task, which ends with that answer or error, or never without either."""
 
     def __init__(self, result: Any) -> None:
-        self._result, self.dropped = result, False
+        self.answer, self.dropped = result, False
         self.status = "pending"
         if result is not None:
             self.status = "error" if isinstance(result, Exception) else "finished"
@@ -30,10 +30,7 @@ class Task:
         return self.status != "pending"
 
     def exception(self) -> Any:
-        return self._result
-
-    def result(self) -> Any:
-        return [self._result]
+        return self.answer
 
     def cancel(self) -> None:
         self.dropped = True
@@ -54,7 +51,7 @@ class World:
         self.tasks, self.asked, self.answers = list[Task](), list[str](), answers
         self.notes, self.replaced, self.left_out = list[str](), list[str](), list[str]()
         self.seconds, self.stops_at = 0.0, 1e9
-        self.most_faults, self.is_lost = 1, False
+        self.most_faults, self.is_lost, self.dying = 1, False, set[str]()
         self.note, self.arithmetics = self.notes.append, SimpleNamespace(differs=lambda _: False)
 
     @staticmethod
@@ -71,6 +68,13 @@ class World:
         self.asked.append(worker)
         self.tasks.append(Task(self.answers.get(worker, RIGHT)))
         return self.tasks[-1]
+
+    def fetch(self, task: Any, take: Callable[[Any], None]) -> None:
+        """Give the answer, unless its worker dies, as those in `dying` do: then there is none, perhaps for ever."""
+        if self.asked[-1] in self.dying:
+            del self.ready[self.asked[-1]]
+        else:
+            take([task.answer])
 
     def replace(self, addresses: list[str], *_: Any) -> None:
         """The replacement has the arithmetic of the one that it replaces."""
@@ -180,3 +184,12 @@ def test_a_finding_stands_without_an_arbiter(trouble: str) -> None:
     undo = GenerationsDriver(world, world, world, "127.0.0.1")._replace_wrong(generation, finding)
     assert (undo.update, undo.covered, undo.workers) == (12, 7, ("pod a", "pod b"))
     assert "differ from each other: the loss, in shard 0 of update 12" in str(undo)
+
+
+@pytest.mark.fault("C01")
+def test_an_arbiter_that_dies_before_its_answer_has_come_is_not_waited_for(wrong: Wrong) -> None:
+    """Dask would wait for ever for a result that was computed, and is lost with its worker."""
+    world = World({"a": "cpu", "b": "cpu", "idle": "cpu", "other": "cpu"})
+    world.dying.add("idle")
+    assert wrong(world, RIGHT, WRONG) == ["b"]
+    assert world.asked == ["idle", "other"]

@@ -428,7 +428,13 @@ class GenerationsDriver:
         if fault is not None or ended.is_lost():
             drop(future)
             return None
-        [answer] = future.result()
+        answers = list[Any]()
+        self._pool.calls.fetch(future, answers.append)
+        while not answers and arbiter in self._pool.ready and time.monotonic() < ends:
+            self._handle_events(_TICK_SECONDS)
+        if not answers or answers[0] is None:
+            return None
+        [answer] = answers[0]
         return tuple(answer)
 
     def _handle_events(self, seconds: float) -> None:
