@@ -7,17 +7,21 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from batchgrowth.choices import GROWTH
+from batchgrowth.manifest.reading import read_manifest
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.position import Position
 from batchgrowth.spec import BatchGrowthJob
+from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.exchange import connections
 from batchgrowth_trainer.record.history import HistoryRow
+from batchgrowth_trainer.record.runs import declared_manifest
 from batchgrowth_trainer.sinks.events import CheckpointSaved, Event, Note
 from batchgrowth_trainer.training import Options, train
 from dask_workers import workers
@@ -96,6 +100,38 @@ def test_kill_9_of_any_member_of_a_grid(
         summary = train(job, options(tmp_path, 5))
     assert hunter.struck >= 2
     check(tmp_path, job, summary, expected)
+
+
+@pytest.mark.fault("C01")
+@pytest.mark.parametrize("grows_first", [True, False])
+def test_kill_9_of_the_only_worker_after_a_look_that_would_decide_otherwise_now(
+    digits_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grows_first: bool
+) -> None:
+    """As a look at a clock may: what the run has recorded is what is repeated."""
+    mark, rule = tmp_path / "mark", f"grows_{'first' if grows_first else 'later'}"
+    factor = f"1 + (pathlib.Path({str(mark)!r}).exists() is not {grows_first})"
+    (tmp_path / f"{rule}.py").write_text(f"import pathlib\n\ndef wanted(look):\n    return look.wanted * ({factor})\n")
+    monkeypatch.setattr(RunState, "checkpoint_due", lambda run: not run.saved_update)
+    growth = f"growth: {{type: Custom, custom: {{entrypoint: '{rule}:wanted'}}, looks: {{everyUpdates: 40}}}}"
+    job = digits_job(*JOB, "epochs=2", f"batch={{initial: 32, maximum: 64, shard: 16, {growth}}}")
+
+    class Killer:
+        """Kills the worker once it is past the first look."""
+
+        def handle(self, event: Event) -> None:
+            if isinstance(event, HistoryRow) and event.update > 40 and not mark.exists():
+                mark.touch()
+                [worker] = workers()
+                worker.kill()
+
+    given = replace(options(tmp_path / "run", 1), paths=(USER_CODE, str(tmp_path)))
+    summary = train(job, given, [Killer()])
+    assert summary["recoveries"] == 1
+    assert [one["update"] for one in summary["decisions"]] == [40 if grows_first else 80]
+    assert list(range(1, summary["updates"] + 1)) == updates(tmp_path / "run")
+    declared = read_manifest(declared_manifest(tmp_path / "run"))
+    again = train(declared, options(tmp_path / "declared", 1))
+    assert summary["weightsSha256"] == again["weightsSha256"]
 
 
 @pytest.mark.fault("C01")

@@ -1,7 +1,7 @@
 """Growth that is measured: the same decisions and weights after every interruption, and when they are declared."""
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from batchgrowth.choices import GROWTH
 from batchgrowth.errors import DataError, WorkloadError
 from batchgrowth.looks import Timing
 from batchgrowth.manifest.reading import read_manifest
-from batchgrowth.plan import MOST_DECISIONS, make_plan
+from batchgrowth.plan import MOST_DECISIONS, BatchDecision, make_plan
 from batchgrowth.position import Position
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth.sum_tree import lay_out
@@ -141,6 +141,30 @@ def test_the_row_carries_the_clock_of_one_member(measured_job: Any, make_replica
     assert torch.equal(vectors[0], vectors[1])
     sums = [sum(numbers) for numbers in ([1.0] * 12, range(4, 16), (0.5 + update for update in range(12)))]
     assert sums == pytest.approx(vectors[0][-5:-2].tolist())
+
+
+@pytest.mark.fault("C01")
+def test_updates_that_are_made_again_are_decided_as_before(measured_job: Any, make_replica: Any) -> None:
+    """Whatever the clock says now, until the last update that the run has recorded."""
+
+    def trained(seconds: Callable[[float], float], recorded: Sequence[BatchDecision] = (), until: int = 0) -> Any:
+        replica = make_replica(measured_job("Goodput"), small.net())
+        replica.growth.repeat(recorded, until)
+        while replica.position.update < 16:
+            step = replica.plan.step_at(replica.position)
+            [total] = replica.partials(step, (0, step.shards))
+            load = float(step.examples + replica.position.update % 2)
+            replica.tail.write_timing(total.row, Timing(seconds(load), load))
+            replica.commit(step, total.row)
+        return replica.growth.course.decisions
+
+    grown = trained(lambda _: 1.0)
+    steady = trained(lambda load: load)
+    assert [one.update for one in grown] == [5, 10]
+    assert steady == ()
+    assert trained(lambda load: load, grown, 16) == grown
+    assert trained(lambda load: load, grown, 7) == grown[:1]
+    assert trained(lambda _: 1.0, steady, 16) == steady
 
 
 def test_a_stopwatch_leaves_the_first_update_out(measured_job: Any, make_replica: Any) -> None:

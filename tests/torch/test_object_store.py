@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,3 +126,25 @@ def test_results_that_cannot_be_kept_leave_a_checkpoint_from_which_they_are_writ
     done = train(small_job(), stored("next"))
     assert "small/summary.json" in s3.names
     assert 0 < done["updates"]
+
+
+@pytest.mark.fault("D19")
+def test_a_longer_training_whose_results_were_not_kept_does_not_end_with_the_results_of_the_shorter_one(
+    s3: Any, small_job: Any, tmp_path: Path, stored: Any
+) -> None:
+    """Its trainer was killed after the last checkpoint; the summary in the store is that of the shorter training."""
+    longer = small_job("epochs=5")
+    expected = train(longer, Options(output_dir=tmp_path / "alone"))
+    shorter = train(small_job(), stored("shorter"))
+
+    def disturb(event: Event) -> None:
+        if isinstance(event, CheckpointSaved) and event.update == expected["updates"]:
+            s3.failure = (503, "SlowDown")
+
+    with pytest.raises(StorageError, match="the store fails for now"):
+        train(longer, stored("killed"), [SimpleNamespace(handle=disturb)])
+    s3.failure = None
+    assert shorter["weightsSha256"].encode() in s3.objects["small/summary.json"][0]
+    done = train(longer, stored("next"))
+    assert (expected["updates"], expected["weightsSha256"]) == (done["updates"], done["weightsSha256"])
+    assert done["weightsSha256"].encode() in s3.objects["small/summary.json"][0]

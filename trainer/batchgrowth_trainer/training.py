@@ -147,7 +147,8 @@ def train(
         position = saved.snapshot.position if saved else Position()
         course = course_of(spec, saved.snapshot.tensors if saved else {}, plan)
         finished = folder.summary() if options.checkpoint_uri or folder.has_weights else None
-        if saved is not None and finished is not None and course.plan.is_done(position):
+        # A longer training may have lost its trainer before it replaced the summary of a shorter one.
+        if finished is not None and finished["updates"] == position.update and course.plan.is_done(position):
             note(f"{name} is trained already: {checkpoints.place} has the result. "
                  "Omit --resume, or give another --output-dir, to train it again.")  # fmt: skip
             return finished

@@ -9,6 +9,7 @@ from batchgrowth.errors import WorkloadError
 from batchgrowth_trainer.drivers import generations
 from batchgrowth_trainer.drivers.generations import Generation, GenerationsDriver
 from batchgrowth_trainer.exchange.spot_check import Finding
+from batchgrowth_trainer.pool.connection import LOST, SchedulerLost
 from batchgrowth_trainer.user_errors import DeviceFault
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import MemberOutcome
@@ -20,7 +21,7 @@ class Task:
     """The arbiter's task, which ends with that answer or error, or never without either."""
 
     def __init__(self, result: Any) -> None:
-        self._result, self.dropped = result, False
+        self.answer, self.dropped = result, False
         self.status = "pending"
         if result is not None:
             self.status = "error" if isinstance(result, Exception) else "finished"
@@ -29,10 +30,7 @@ class Task:
         return self.status != "pending"
 
     def exception(self) -> Any:
-        return self._result
-
-    def result(self) -> Any:
-        return [self._result]
+        return self.answer
 
     def cancel(self) -> None:
         self.dropped = True
@@ -53,6 +51,7 @@ class World:
         self.tasks, self.asked, self.answers = list[Task](), list[str](), answers
         self.notes, self.replaced, self.left_out = list[str](), list[str](), list[str]()
         self.seconds, self.stops_at = 0.0, 1e9
+        self.most_faults, self.is_lost, self.dying = 1, False, set[str]()
         self.note, self.arithmetics = self.notes.append, SimpleNamespace(differs=lambda _: False)
 
     @staticmethod
@@ -70,15 +69,28 @@ class World:
         self.tasks.append(Task(self.answers.get(worker, RIGHT)))
         return self.tasks[-1]
 
+    def fetch(self, task: Any, take: Callable[[Any], None]) -> None:
+        """Give the answer, unless its worker dies, as those in `dying` do: then there is none, perhaps for ever."""
+        if self.asked[-1] in self.dying:
+            del self.ready[self.asked[-1]]
+        else:
+            take([task.answer])
+
     def replace(self, addresses: list[str], *_: Any) -> None:
         """The replacement has the arithmetic of the one that it replaces."""
+        self.tick(addresses)
         self.replaced += addresses
         for address in addresses:
             self.ready[f"the next {address}"] = self.ready.pop(address)
 
-    def leave_out(self, worker: str, _fault: Exception) -> None:
+    def leave_out(self, worker: str, fault: Exception) -> None:
         self.left_out.append(worker)
         del self.ready[worker]
+        if len(self.left_out) > self.most_faults:
+            raise fault
+
+    def name_of(self, address: str) -> str:
+        return f"pod {address}"
 
     def stop_requested(self) -> bool:
         return self.seconds >= self.stops_at
@@ -87,7 +99,10 @@ class World:
         self.seconds += 1.0
         assert self.seconds < 2 * generations._ARBITER_SECONDS, "it waits for ever"
 
-    def tick(self, _members: Any) -> None: ...
+    def tick(self, _members: Any) -> None:
+        if self.is_lost:
+            raise SchedulerLost(LOST)
+
     def wait_for(self, _cause: str) -> None: ...
     def admit_held(self, _update: int) -> None: ...
 
@@ -153,3 +168,28 @@ def test_an_error_of_the_arbiter_is_not_swallowed(wrong: Wrong) -> None:
     assert (world.left_out, world.notes) == (["idle"], ["worker idle was left out: ECC error of idle"])
     with pytest.raises(WorkloadError, match=r"net\.count has changed"):
         wrong(World(ready, idle=WorkloadError("net.count has changed")), RIGHT, WRONG)
+
+
+@pytest.mark.fault("C26")
+@pytest.mark.parametrize("trouble", ["the scheduler is lost", "the fault recurs"])
+def test_a_finding_stands_without_an_arbiter(trouble: str) -> None:
+    """Otherwise the newest state, which is in doubt, would be saved, or training would go on from such a checkpoint."""
+    world: Any = World({"a": "cpu", "b": "cpu", "idle": "cpu"}, idle=DeviceFault("ECC error"))
+    world.most_faults = 0
+    if trouble == "the scheduler is lost":
+        del world.ready["idle"]
+        world.is_lost = True
+    generation = Generation(3, ["a", "b"], outcomes={"a": MemberOutcome(12), "b": MemberOutcome(12)})
+    finding = Finding(12, SimpleNamespace(), 0, "the loss", (), (RIGHT, WRONG), covered=7)  # type: ignore[arg-type]
+    undo = GenerationsDriver(world, world, world, "127.0.0.1")._replace_wrong(generation, finding)
+    assert (undo.update, undo.covered, undo.workers) == (12, 7, ("pod a", "pod b"))
+    assert "differ from each other: the loss, in shard 0 of update 12" in str(undo)
+
+
+@pytest.mark.fault("C01")
+def test_an_arbiter_that_dies_before_its_answer_has_come_is_not_waited_for(wrong: Wrong) -> None:
+    """Dask would wait for ever for a result that was computed, and is lost with its worker."""
+    world = World({"a": "cpu", "b": "cpu", "idle": "cpu", "other": "cpu"})
+    world.dying.add("idle")
+    assert wrong(world, RIGHT, WRONG) == ["b"]
+    assert world.asked == ["idle", "other"]

@@ -19,6 +19,7 @@ from batchgrowth_trainer.drivers.gather_scatter import GatherScatterDriver
 from batchgrowth_trainer.drivers.run import Undo
 from batchgrowth_trainer.drivers.stragglers import FIRST_REST
 from batchgrowth_trainer.exchange.spot_check import answers_of
+from batchgrowth_trainer.pool.connection import LOST, SchedulerLost
 from batchgrowth_trainer.pool.membership import Ended, Event
 from batchgrowth_trainer.record.snapshot import weights_sha256
 from batchgrowth_trainer.sinks.events import Event as RunEvent
@@ -194,7 +195,7 @@ class DyingAfterwards(Story):
 class Seen:
     """What a run recorded."""
 
-    where = "a run, update 0"
+    where, reported, decisions = "a run, update 0", 0, ()
 
     def __init__(self, job: Any) -> None:
         self.spec = job.spec
@@ -222,6 +223,9 @@ class Seen:
 
     def checkpoint_after(self, _update: int) -> None:
         """There is none."""
+
+    def go_on_from(self, update: int) -> None:
+        assert update == 0
 
     def try_saving(self, _size: int) -> None:
         """There is room."""
@@ -400,6 +404,8 @@ class Checked(Seen):
 
     def replace(self, workers: list[str], *_: Any) -> None:
         self.replaced += workers
+        if "last" in workers:
+            raise SchedulerLost(LOST)
 
     def name_of(self, worker: str) -> str:
         return worker
@@ -462,6 +468,13 @@ def test_workers_that_the_server_cannot_be_compared_with_are_compared_with_each_
     seen, found = check(gpus, b=wrong)
     assert (seen.covered, seen.replaced, found.workers) == ([], ["b"], ("b",))
     assert str(found).startswith("worker b differs from 2 others: the gradient of model.0.weight, in shard ")
+
+
+@pytest.mark.fault("C26")
+def test_a_finding_stands_if_the_scheduler_is_lost_before_the_worker_is_replaced(check: Any) -> None:
+    """Otherwise the server's state, which is in doubt, would be saved for the next scheduler."""
+    seen, found = check(dict.fromkeys(("a", "last"), "cpu"), last=wrong)
+    assert (seen.covered, seen.replaced, found.workers) == ([], ["last"], ("last",))
 
 
 def test_a_difference_that_cannot_be_judged_does_not_count(check: Any) -> None:

@@ -91,10 +91,10 @@ def test_a_thousand_workers_regroup() -> None:
     pool, resizes, recoveries = WorkerPool(deadly=3), list[tuple[int, int]](), list[str]()
     run: Any = SimpleNamespace(
         spec=SPEC, where="run, update 0", totals=SimpleNamespace(evaluated=0),
-        reported=0, saved_update=0, update=0, position=Position(), plan=SimpleNamespace(is_done=lambda _: False),
-        stop_requested=lambda: False, checkpoint_due=lambda: False, checkpoint_after=lambda _: None,
-        evaluation_due=lambda _: False, note=lambda _: None, record_recovery=recoveries.append,
-        record_resize=lambda _update, old, new, _pause: resizes.append((old, new)),
+        reported=0, decisions=(), saved_update=0, update=0, position=Position(),
+        plan=SimpleNamespace(is_done=lambda _: False), stop_requested=lambda: False, checkpoint_due=lambda: False,
+        checkpoint_after=lambda _: None, go_on_from=lambda _: None, evaluation_due=lambda _: False, note=lambda _: None,
+        record_resize=lambda _update, old, new, _pause: resizes.append((old, new)), record_recovery=recoveries.append,
         try_saving=lambda _size: None, saved_before_errors=lambda _save: nullcontext(),
     )  # fmt: skip
     wanted = iter([250, 1000, 1000, 999])

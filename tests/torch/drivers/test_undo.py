@@ -81,7 +81,7 @@ def test_the_newest_checkpoint_that_a_check_covers_is_kept_and_gone_back_to(
     assert saved(tmp_path) == ["update-0000000004"]
     run.flush()
     assert [1, 2, 3, 4] == [row.update for row in read_run(tmp_path).history]
-    assert (4, 4, 5) == (run.update, run.saved_update, run.covered)
+    assert (4, 4, 4) == (run.update, run.saved_update, run.covered)
     assert [("worker 1 differs", 9, Position(4, 0, 32))] == [(u.cause, u.updates, u.position) for u in seen.undone]
     found = run.checkpoint_after(0)
     assert found is not None
@@ -108,7 +108,37 @@ def test_what_a_worker_that_is_wrong_checked_alone_is_not_covered(
     run.undo(Undo("worker 1 differs", 10, is_of_alone=is_of_alone))
 
     assert saved(tmp_path) == [f"update-{update:010d}" for update in (4, 8) if update <= back_to]
-    assert (run.update, run.covered, run.compared) == (back_to, back_to + 1, 5)
+    assert (run.update, run.covered, run.compared) == (back_to, back_to, min(back_to, 5))
+
+
+@pytest.mark.fault("C26")
+@pytest.mark.parametrize("way", ["undone", "lost", "resumed"])
+def test_what_is_made_again_after_training_has_gone_back_is_not_covered(
+    run: RunState, small_job: Any, tmp_path: Path, way: str
+) -> None:
+    """The check after update 7 found nothing, but other workers make the updates from 5 on again."""
+    train_to(run, 4)
+    state = Snapshot(run.position, {"parameters": torch.zeros(2)})
+    train_to(run, 7)
+    cover(run)
+    run.save(state)
+    if way == "undone":
+        run.undo(Undo("worker 1 differs", 8))
+    elif way == "lost":
+        run.go_on_from(4)
+    else:
+        store = CheckpointStore(tmp_path / "checkpoints", {}, 1)
+        run = RunState(
+            Course(small_job().spec), history=run._history, checkpoints=store, sinks=[], saved=store.load_latest(print),
+            desired_workers=lambda _plan, _position: 1, stop_requested=lambda: False,
+        )  # fmt: skip
+    assert (4, 4, 4) == (run.update, run.covered, run.compared)
+    run.update = 6
+    save(run)
+    assert saved(tmp_path) == ["update-0000000004", "update-0000000006"]
+    run.undo(Undo("worker 2 differs", 8))
+    assert saved(tmp_path) == ["update-0000000004"]
+    assert run.update == 4
 
 
 def test_without_a_covered_checkpoint_training_begins_again(run: RunState, seen: Seen, tmp_path: Path) -> None:
@@ -132,6 +162,25 @@ def test_findings_without_a_covering_check_in_between_end_the_run(run: RunState)
     train_to(run, 2)
     cover(run)
     run.undo(Undo("worker 1 differs", run.update))
+
+
+@pytest.mark.fault("C26")
+def test_a_run_that_has_gone_back_too_often_leaves_no_checkpoint_that_is_in_doubt(
+    run: RunState, seen: Seen, tmp_path: Path
+) -> None:
+    """Otherwise the next trainer would go on from it, and no check could find what all workers get from it."""
+    train_to(run, 4)
+    save(run)
+    cover(run)
+    for _ in range(3):
+        run.undo(Undo("worker 1 differs", run.update))
+    train_to(run, 6)
+    save(run)
+    with pytest.raises(ClusterError, match=r"the newest state that a check covers is of update 4\."):
+        run.undo(Undo("worker 1 differs", 8))
+    assert saved(tmp_path) == ["update-0000000004"]
+    assert run.what_is_saved.startswith("the checkpoint of update 4 is in")
+    assert [0, 0, 0, 4] == [undone.updates for undone in seen.undone]
 
 
 @pytest.mark.fault("C26")

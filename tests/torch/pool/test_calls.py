@@ -1,13 +1,19 @@
 """Calls and tasks through the client of a scheduler that is lost, which Dask answers with errors of many classes."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from batchgrowth_trainer.pool import calls as calls_module
 from batchgrowth_trainer.pool.calls import Calls, WorkerRequest, drop
 from batchgrowth_trainer.pool.connection import SchedulerLost, closed_is_lost
+from batchgrowth_trainer.pool.membership import Ready
+from batchgrowth_trainer.pool.worker_pool import WorkerPool
+from batchgrowth_trainer.record.arithmetic import Arithmetic
+from batchgrowth_trainer.worker.messages import Prepared
 from distributed import Client, LocalCluster
 from distributed.client import ClosedClientError
 from distributed.comm import CommClosedError
@@ -66,3 +72,21 @@ def test_an_error_while_the_client_is_connected_stays_what_it_is() -> None:
     connected: Any = SimpleNamespace(status="running")
     with pytest.raises(RuntimeError, match="of the function"), closed_is_lost(connected):
         raise RuntimeError("of the function")
+
+
+def test_a_large_state_may_be_on_its_way_for_longer(small_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last state counted as lost with its worker, again and again, if it took longer than a call usually may."""
+    monkeypatch.setattr(calls_module, "CALL_SECONDS", 0.05)
+    with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster, Client(cluster) as client:
+        pool = WorkerPool(client, "small-1", small_job().spec, ())
+        [worker] = client.scheduler_info()["workers"]
+        pool.registered.add(worker)
+
+        async def state() -> str:
+            await asyncio.sleep(0.5)
+            return "a state"
+
+        assert pool.calls.ask(state, workers=[worker]) == {}
+        pool._preparing[worker] = client.submit(int)
+        pool.follow(Ready(worker, Prepared("0", "here", "", ("127.0.0.1", 9), Arithmetic(), state_bytes=300_000_000)))
+        assert pool.calls.ask(state, workers=[worker]) == {worker: "a state"}

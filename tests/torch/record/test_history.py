@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from batchgrowth.errors import CheckpointError, DataError
 from batchgrowth_trainer.record import history as history_module
-from batchgrowth_trainer.record.history import LEAST_HEADER, EvaluationRow, History, HistoryRow, ResizeRow
+from batchgrowth_trainer.record.history import LEAST_HEADER, EvaluationRow, GrowthRow, History, HistoryRow, ResizeRow
 from batchgrowth_trainer.record.runs import read_run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -264,6 +264,19 @@ def test_rows_wait_in_memory_for_a_full_disk(tmp_path: Path, monkeypatch: pytest
         assert updates_in(tmp_path) == [1]
         last = history.last_update
     assert list(range(1, last + 1)) == updates_in(tmp_path)
+
+
+@pytest.mark.fault("D08")
+def test_a_look_waits_in_memory_for_a_full_disk_too(tmp_path: Path) -> None:
+    """It is written at once otherwise, as the rows of the batches that it leads to follow it."""
+    with closing(History(tmp_path)) as history:
+        history.append_growth(GrowthRow(5, 0.5, 1.5, 16, 16))
+        written = (tmp_path / "growth.csv").read_text()
+        assert written.count("\n") == 2
+        with largest_file(len(written) + 1):
+            history.append_growth(GrowthRow(10, 1.0, 2.5, 32, 32))
+        assert history.last_look == 10
+    assert (tmp_path / "growth.csv").read_text().splitlines()[2] == "10,1.0,2.5,32,32"
 
 
 def test_a_missing_right_is_an_error_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from statistics import median
 
 import numpy as np
@@ -41,6 +41,7 @@ from batchgrowth_trainer.exchange.spot_check import (
 )
 from batchgrowth_trainer.pool import hung
 from batchgrowth_trainer.pool.arithmetics import STEPS
+from batchgrowth_trainer.pool.connection import SchedulerLost
 from batchgrowth_trainer.pool.membership import Event
 from batchgrowth_trainer.pool.worker_pool import WorkerPool
 from batchgrowth_trainer.record.history import HistoryRow
@@ -91,6 +92,8 @@ class GatherScatterDriver:
         saved = run.checkpoint_after(0)
         if saved is not None:
             replica.restore(saved.snapshot)
+        run.go_on_from(replica.position.update)
+        replica.growth.repeat(run.decisions, run.reported)
         # Also if the scheduler is lost: the next scheduler's driver resumes from that state.
         with run.saved_before_errors(lambda: run.save_if_newer(replica.position.update, replica.snapshot)):
             while True:
@@ -255,7 +258,8 @@ class GatherScatterDriver:
             step.after.update,
             workers=[self._pool.name_of(worker) if worker else TRAINER for worker in wrong],
         )
-        self._pool.replace([worker for worker in wrong if worker], cause, self._handle_events)
+        with suppress(SchedulerLost):  # the finding stands, and the state, which is in doubt, must not be saved
+            self._pool.replace([worker for worker in wrong if worker], cause, self._handle_events)
         raise found
 
     def _request(

@@ -26,6 +26,7 @@ from batchgrowth_trainer.exchange.group import Rendezvous
 from batchgrowth_trainer.exchange.spot_check import THE_STATE, Answer, Finding, accusation, replaced
 from batchgrowth_trainer.pool import hung
 from batchgrowth_trainer.pool.calls import Asked, drop
+from batchgrowth_trainer.pool.connection import SchedulerLost
 from batchgrowth_trainer.pool.membership import Ended, Event
 from batchgrowth_trainer.pool.worker_pool import WorkerPool
 from batchgrowth_trainer.record.snapshot import PackedSnapshot, Trained, pack_snapshot, unpack_snapshot, unpack_trained
@@ -193,7 +194,8 @@ class GenerationsDriver:
         )
         for address, assignment in zip(generation.members, assignments, strict=True):
             order = Order(
-                assignment, generation.number, until, evaluated=run.totals.evaluated, reported=run.reported
+                assignment, generation.number, until, evaluated=run.totals.evaluated, reported=run.reported,
+                decisions=run.decisions,
             )  # fmt: skip
             future = pool.calls.submit(address, service.train_generation, pool.run_id, order)
             generation.futures[address] = future
@@ -321,7 +323,12 @@ class GenerationsDriver:
         wrong = [members[rank] for rank in finding.wrong]
         others = f"{len(members) - len(wrong)} others"
         if not wrong:
-            wrong = self._wrong_by_arbiter(generation, finding)
+            try:
+                wrong = self._wrong_by_arbiter(generation, finding)
+            except (SchedulerLost, WorkerFault) as error:
+                # The finding stands: training must not go on from a state that is in doubt, nor may that be saved.
+                log.warning("%s: no arbiter can be asked: %s", self._run.where, error)
+                wrong = [member for member, answer in zip(members, finding.answers, strict=True) if answer is not None]
             others = "the arbiter"
             if len(wrong) == len(members):
                 others = "each other"
@@ -331,7 +338,8 @@ class GenerationsDriver:
         if finding.what == THE_STATE:
             place = f" of update {finding.update}"
         cause = accusation([named[address] for address in wrong], others, finding.what, place)
-        self._pool.replace(wrong, f"{cause}; a worker that computes wrongly is replaced", self._handle_events)
+        with suppress(SchedulerLost):  # the finding stands
+            self._pool.replace(wrong, f"{cause}; a worker that computes wrongly is replaced", self._handle_events)
         own = [outcome.finding for address, outcome in generation.remaining.items() if address in wrong]
         compared = [one.compared for one in own if one is not None and one.compared < one.covered]
         is_of_alone = len(members) > 1 and bool(compared)
@@ -420,7 +428,13 @@ class GenerationsDriver:
         if fault is not None or ended.is_lost():
             drop(future)
             return None
-        [answer] = future.result()
+        answers = list[Any]()
+        self._pool.calls.fetch(future, answers.append)
+        while not answers and arbiter in self._pool.ready and time.monotonic() < ends:
+            self._handle_events(_TICK_SECONDS)
+        if not answers or answers[0] is None:
+            return None
+        [answer] = answers[0]
         return tuple(answer)
 
     def _handle_events(self, seconds: float) -> None:
@@ -522,7 +536,7 @@ class States:
                 self.restart_unresponsive(members[:1])
                 return False
             self.take({members[0]: MemberOutcome(best, is_judged=answers[members[0]])})
-        self._run.update = best
+        self._run.go_on_from(best)
         holder = next(address for address in members if self.updates.get(address, 0) == best)
         if self._has_reported_all(holder):
             return True

@@ -150,8 +150,10 @@ class RunState:
             self.update = saved.snapshot.position.update
             self.covered = int(saved.story.get("covered", self.update))
             self.compared = int(saved.story.get("compared", self.covered))
+            self.go_on_from(self.update)
             self._before = float(saved.story["seconds"])
             known = saved.story.get("arithmetic")
+        self._most_covered = self.covered  # before training went back, if it did
         self.arithmetics = Arithmetics(
             required=self.spec.workers.same_arithmetic == "Required",
             publish=lambda workers, line: self.publish(events.ArithmeticDiffers(workers, line)),
@@ -347,28 +349,31 @@ class RunState:
 
         `is_of_alone` says that a worker without peers made the checks.
         """
-        if figures.checked_update is not None and figures.checked_update > self.covered:
-            self.covered = figures.checked_update
+        checked = figures.checked_update or 0
+        if checked > self._most_covered:
+            self._most_covered = checked
             self._undone_in_a_row = 0
+        if checked > self.covered:
+            self.covered = checked
             if not is_of_alone:
-                self.compared = self.covered
+                self.compared = checked
         self.publish(figures)
+
+    def go_on_from(self, update: int) -> None:
+        """Note that training goes on from the state after `update`; what is made again after it is not covered."""
+        self.update = update
+        self.covered = min(self.covered, update)
+        self.compared = min(self.compared, update)
 
     def undo(self, why: Undo) -> None:
         """Go back to the newest checkpoint that a check covers, or to the beginning, and delete what came after it.
 
-        Raises ClusterError if that was of no use several times in a row, and CheckpointError.
+        Raises ClusterError afterwards if that was of no use several times in a row, and CheckpointError.
         """
         covered = max(self.compared if why.is_of_alone else self.covered, why.covered)
         reached = max(why.update, self.update, self.reported)  # the rows before the check may not have come
         self.record_figures(ExchangeFigures(checks=1, differences=1))
         self._undone_in_a_row += 1
-        if self._undone_in_a_row > _MOST_UNDONE:
-            raise ClusterError(
-                f"{why}. Training has gone back {_MOST_UNDONE} times already, and each time a worker computed wrongly "
-                "before the next check. Take the machine out of service, then --resume; "
-                f"the newest state that a check covers is of update {self.saved_update:,}."
-            )
         self._check_held()
         # Checkpoints first: after a crash in between, a resume cuts the history at the checkpoint that it finds.
         self._checkpoints.drop_after(covered)
@@ -379,15 +384,22 @@ class RunState:
         position = Position() if saved is None else saved.snapshot.position
         with reported_as_checkpoint_error():
             self._history.truncate(position.update)
-        self.update = self.saved_update = position.update
-        self.covered = covered
-        self.compared = min(self.compared, covered)
+        self.saved_update = position.update
+        self.covered = self._most_covered = covered
+        self.go_on_from(position.update)
         tensors = {} if saved is None else saved.snapshot.tensors
         self._course = course_of(self.spec, tensors, make_plan(self.spec))
         self._looks = ()
         self.expected = self.plan
         undone = reached - position.update
         self.publish(events.Undone(str(why), undone, position, self.plan, self._course.decisions, why.workers))
+        # Not before: a resume would go on from a checkpoint that is in doubt.
+        if self._undone_in_a_row > _MOST_UNDONE:
+            raise ClusterError(
+                f"{why}. Training has gone back {_MOST_UNDONE} times already, and each time a worker computed wrongly "
+                "before the next check. Take the machine out of service, then --resume; "
+                f"the newest state that a check covers is of update {self.saved_update:,}."
+            )
 
     def note(self, text: str) -> None:
         """Publish a line for the user."""

@@ -46,6 +46,7 @@ def train_here(run: RunState, advancing: Callable[[Replica], AbstractContextMana
         saved = run.checkpoint_after(0)
         if saved is not None:
             replica.restore(saved.snapshot)
+        run.go_on_from(replica.position.update)
         with (
             run.saved_before_errors(lambda: run.save_if_newer(replica.position.update, replica.snapshot)),
             reported_as_device_fault(lambda: f"training at update {replica.position.update}"),

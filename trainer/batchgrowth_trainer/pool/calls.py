@@ -28,7 +28,8 @@ from batchgrowth_trainer.user_errors import described
 from batchgrowth_trainer.worker.messages import COMPUTE
 
 CALL_SECONDS = 60.0
-"""The default timeout of a call, in seconds."""
+"""The default timeout of a call, in seconds, besides the time for a large state."""
+_STATE_BYTES_PER_SECOND = 10_000_000  # an answer may have a state three times: with its weights, and the best ones
 _POLL_SECONDS = 0.02
 _RETRY_SECONDS = 1.0
 _UNANSWERABLE = (AttributeError, NotImplementedError, PicklingError, TypeError, ValueError)
@@ -97,7 +98,12 @@ class Calls:
         self._check = check
         self._loop: asyncio.AbstractEventLoop = client.loop.asyncio_loop
         self.registered: set[str] = set()
+        self._seconds = CALL_SECONDS
         self._under_way: set[concurrent.futures.Future[Any]] = set()
+
+    def allow_for(self, state_bytes: int) -> None:
+        """From now on, let calls take as long as a state of that size is on its way in a slow network."""
+        self._seconds = max(self._seconds, CALL_SECONDS + state_bytes / _STATE_BYTES_PER_SECOND)
 
     def wait(self, work: Coroutine[Any, Any, Answer], workers: Collection[str], seconds: float) -> Answer | None:
         """Return the coroutine's result; None if one of these workers leaves first, or after `seconds`. Raises the
@@ -137,7 +143,7 @@ class Calls:
             running.exception()  # retrieved, so that the event loop does not log it
 
     def ask(
-        self, function: Callable[..., Any], *arguments: Any, workers: list[str], seconds: float = CALL_SECONDS
+        self, function: Callable[..., Any], *arguments: Any, workers: list[str], seconds: float | None = None
     ) -> dict[str, Any]:
         """Call a coroutine function on the event loops of these workers, and return {address: answer}, without failed
         calls.
@@ -148,7 +154,8 @@ class Calls:
         if not workers:
             return {}
         asking = self._client._run(function, *arguments, workers=workers, on_error="return")
-        return _usable(function, lambda: self.wait(asking, workers, seconds))
+        longest = self._seconds if seconds is None else seconds
+        return _usable(function, lambda: self.wait(asking, workers, longest))
 
     def begin(self, function: Callable[..., Any], *arguments: Any, worker: str) -> Asked:
         """Call a coroutine function on the event loop of this worker, and return an Asked for the answer.

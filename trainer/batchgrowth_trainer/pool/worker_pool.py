@@ -126,6 +126,7 @@ class WorkerPool:
                 del self._preparing[address]
                 self.preparing.end(address)
                 if prepared is not None:
+                    self.calls.allow_for(prepared.state_bytes)
                     self._admission.add(address, prepared)
                     self.known.add(address)
                     refusal = self._admission.arithmetics.refusal(address)

@@ -78,8 +78,10 @@ class RowFile:
             os.close(opened)
         self._whole = None
 
-    def append(self, header: tuple[str, ...], update: int, cells: Sequence[int | float | str]) -> None:
-        """Append a row to the buffer, and write the buffer if it is full.
+    def append(
+        self, header: tuple[str, ...], update: int, cells: Sequence[int | float | str], *, at_once: bool = False
+    ) -> None:
+        """Append a row to the buffer, and write the buffer if it is full, or `at_once`.
 
         Raises CheckpointError if the file has other columns, as the file of an earlier run may, and OSError with the
         file's name.
@@ -94,7 +96,7 @@ class RowFile:
             )
         self._buffer += f"{','.join(map(str, cells))}\n".encode()
         self.last = update
-        if len(self._buffer) < self._write_at:
+        if len(self._buffer) < self._write_at and not at_once:
             return
         try:
             self.flush()
@@ -416,8 +418,8 @@ class History:
     def append_growth(self, row: GrowthRow) -> None:
         """Append and write the row unless its update already has a row."""
         if row.update > self._growth.last:
-            self._growth.append(GROWTH_HEADER, row.update, _growth_cells(row))
-            self._growth.flush()  # a reader of history.csv finds the decisions that led to its batches
+            # At once: a reader of history.csv finds the decisions that led to its batches.
+            self._growth.append(GROWTH_HEADER, row.update, _growth_cells(row), at_once=True)
 
     def truncate(self, update: int) -> None:
         """Drop the rows after `update`, at which a resume continues; each file is cut completely or not at all."""

@@ -4,7 +4,9 @@ It hands each update's measurements to growth_decisions.py, which asks the job's
 `Replica.advance` then lets a grown batch come into force. A stopwatch serves the rule that looks at a clock.
 """
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 import torch
 from batchgrowth.choices.growth_measured import CustomRule
@@ -57,6 +59,8 @@ class GrowthState:
         self._memory = [0.0] * self.course.memory
         self._is_written = True
         self._waiting: list[tuple[Step, Sums, float]] = []
+        self._recorded: dict[int, BatchDecision] = {}  # by update
+        self._recorded_until = 0
         self._asks_user = False
         if self.course.is_measured:
             rule = self.course.rule  # a rule that cannot be loaded is a fault of the job before its first update
@@ -93,6 +97,15 @@ class GrowthState:
             "call the function with a batchgrowth.extend.Look in Python to see the whole traceback",
         )
 
+    def repeat(self, decisions: Iterable[BatchDecision], until: int) -> None:
+        """Decide until the update `until` as these decisions do, which the run has recorded.
+
+        After a recovery these updates are made again. A rule that looks at a clock could decide otherwise, and the
+        driver, whose plan follows what it has recorded, would end the training elsewhere.
+        """
+        self._recorded = {one.update: one for one in decisions}
+        self._recorded_until = until
+
     def asks_user(self, step: Step) -> bool:
         """Return whether a look after this update may ask a function of the user's."""
         return self._asks_user and self.course.is_due(step.after)
@@ -123,6 +136,10 @@ class GrowthState:
             )  # fmt: skip
             with self._reported(f"after update {step.after.update}"):
                 course, decision, self._memory = self.course.after(step, measured, self._memory)
+            if decision is not None and decision.update <= self._recorded_until:
+                unchanged = replace(decision, wanted=self.course.plan.stage_at(step.position.update).wanted)
+                decision = self._recorded.get(decision.update, unchanged)
+                course = self.course.joined_by(decision)
             if course is not self.course:  # a look has changed the batch
                 self.course = course
                 write_decisions(self._vector, course.decisions)

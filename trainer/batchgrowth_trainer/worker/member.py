@@ -201,6 +201,7 @@ class Member:
     def train(self, order: messages.Order, send: Send, encryption: Encryption | None) -> messages.MemberOutcome:
         """Train to the order's end, a stop, or the loss of a peer; the outcome names a lost peer or workload error."""
         prepare_process(self.replica.spec)
+        self.replica.growth.repeat(order.decisions, order.reported)
         self.control.training(True)
         group: Group | None = None
         try:

@@ -8,6 +8,7 @@ import numpy as np
 from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.errors import BatchGrowthError
 from batchgrowth.evaluations import BestEvaluation
+from batchgrowth.plan import BatchDecision
 from batchgrowth.position import Position
 from pydantic import Discriminator, TypeAdapter
 
@@ -24,7 +25,8 @@ COMPUTE = "batchgrowth_compute"
 class Order:
     """One generation, up to update `until`.
 
-    The driver has the rows up to update `reported` and the evaluations up to epoch `evaluated`.
+    The driver has the rows up to update `reported`, with these `decisions` of a measured growth, and the evaluations up
+    to epoch `evaluated`.
     """
 
     assignment: RankAssignment
@@ -32,6 +34,7 @@ class Order:
     until: int
     evaluated: int
     reported: int
+    decisions: tuple[BatchDecision, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
