@@ -253,6 +253,8 @@ REFUSED = [
     ("layers_in_a_list", (), r"model\.some is a list of modules, which torch does not find.*zoo\.py:\d+"),
     ("lazy", (), r"model\.0\.weight has no shape yet.*zoo\.py:\d+"),
     ("clipped_by_a_hook", (), r"a hook of the parameter 0\.weight changes the gradient of a sum.*zoo\.py:\d+"),
+    ("zeroed_gradients", (), r"the gradient of the parameter 0\.weight is removed.*leave out zero_grad.*zoo\.py:\d+"),
+    ("replaced_gradients", (), r"the gradient of the parameter 0\.weight is .*replaced.*create_graph.*zoo\.py:\d+"),
     ("loss_around_a_parameter", (), r"the losses depend on weight, of shape \(\), which needs.*zoo\.py:\d+"),
     ("loss_around_a_tensor", (), r"the losses depend on _scale, of shape \(\), which needs.*zoo\.py:\d+"),
     ("augmented_by_a_module", (), r"the losses depend on a tensor, of shape \(8, 8\).*zoo\.py:\d+"),

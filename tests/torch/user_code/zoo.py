@@ -350,6 +350,27 @@ def mean_teacher() -> Workload:
     return of(MeanTeacher(), step=step)
 
 
+def zeroed_gradients() -> Workload:
+    """A training step as it stands in a loop of plain torch."""
+
+    def step(model: nn.Module, inputs: Tensor, target: Tensor) -> Tensor:
+        model.zero_grad()
+        return cross_entropy(model(inputs), target)
+
+    return of(mlp(), step=step)
+
+
+def replaced_gradients() -> Workload:
+    def step(model: nn.Module, inputs: Tensor, target: Tensor) -> Tensor:
+        losses = cross_entropy(model(inputs), target) / 2
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that it may leak
+            losses.sum().backward(create_graph=True)  # type: ignore[no-untyped-call]
+        return losses
+
+    return of(mlp(), step=step)
+
+
 # --- Modes, frozen parts ---
 
 

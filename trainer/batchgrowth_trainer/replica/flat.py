@@ -214,6 +214,11 @@ class FlatParameters:
         for (parameter, _), view in zip(self.members, views, strict=True):
             parameter.grad = view
 
+    def lost(self, views: list[Tensor]) -> list[str]:
+        """Return the names of the parameters whose gradient a call of the user's code has moved out of `views`."""
+        pairs = zip(self.members, views, strict=True)
+        return [span.name for (parameter, span), view in pairs if parameter.grad is not view]
+
     def unreached(self, without: Sequence[float], examples: int) -> list[int]:
         """Return the indices of the spans of which none of so many examples has given a gradient."""
         if not any(without):

@@ -59,7 +59,7 @@ from batchgrowth_trainer.replica.optimizers import (
 from batchgrowth_trainer.replica.seeds import seed_generators, shard_seed
 from batchgrowth_trainer.replica.state_dict import exported
 from batchgrowth_trainer.replica.torch_optimizer import TorchOptimizer
-from batchgrowth_trainer.user_errors import FAULTS, DeviceFault, not_finite, workload_error
+from batchgrowth_trainer.user_errors import FAULTS, DeviceFault, gradient_lost, not_finite, workload_error
 from batchgrowth_trainer.workload import Workload, module_behind
 
 SURELY_FINITE = 1e38
@@ -331,6 +331,8 @@ class Replica:
             with _UNFOLLOWED if follow is None else follow(done):
                 loss.backward()  # type: ignore[no-untyped-call]
             loss = loss.detach()
+            if lost := self.parameters.lost(done.of_parameters):
+                raise gradient_lost(lost[0], workload.step or self.model)
         except BatchGrowthError:
             raise
         except FAULTS as error:  # written out: entering reported_as_workload_error would take time for every shard
