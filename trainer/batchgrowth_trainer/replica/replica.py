@@ -164,6 +164,7 @@ class Replica:
         self.modules = modules_of(workload.model, workload.loss_module)
         self.buffers = FlatBuffers(self.model, self.device, workload.loss_module, self.parameters.followers)
         for module in self.modules.values():
+            _keep_in_vector(module)
             module.to(self.device)
         self.rows = Rows(self.parameters, self.buffers.length, self.tail)
         self.length = self.rows.length
@@ -515,6 +516,19 @@ class Replica:
         """Return what `exported` does, of the weights to evaluate."""
         with self.as_evaluated():
             return exported(self.modules)
+
+
+def _keep_in_vector(module: nn.Module) -> None:
+    """Let recurrent layers leave their weights where they are: on a GPU, `to` and many a `forward` would move them into
+    memory of cuDNN's, and the optimizer would no longer reach them.
+    """
+    for layer in module.modules():
+        if isinstance(layer, nn.RNNBase):
+            layer.flatten_parameters = _flatten_nothing  # type: ignore[method-assign]
+
+
+def _flatten_nothing() -> None:
+    """Stand for `RNNBase.flatten_parameters`; cuDNN copies weights that are not flat in each call."""
 
 
 @contextmanager
