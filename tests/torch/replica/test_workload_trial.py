@@ -198,6 +198,12 @@ def test_a_generator_in_a_buffer_is_refused(tried: Tried) -> None:
         tried(replace(plain(), model=WithGenerator(2**31)))
 
 
+def test_a_buffer_may_be_empty(tried: Tried) -> None:
+    model = Net()
+    model.register_buffer("ids", torch.zeros(0, dtype=torch.int64))
+    tried(replace(plain(), model=model))
+
+
 OWN = {
     "numpy": np.random.default_rng(0),
     "older numpy": np.random.RandomState(0),
