@@ -614,6 +614,10 @@ def weight_norm() -> Workload:
     return of(nn.Sequential(parametrizations.weight_norm(nn.Linear(FEATURES, 6)), nn.ReLU(), nn.Linear(6, CLASSES)))
 
 
+def weight_norm_by_hooks() -> Workload:
+    return of(nn.Sequential(nn.utils.weight_norm(nn.Linear(FEATURES, 6)), nn.Tanh(), nn.Linear(6, CLASSES)))
+
+
 def orthogonal() -> Workload:
     return of(nn.Sequential(parametrizations.orthogonal(nn.Linear(FEATURES, 6)), nn.Linear(6, CLASSES)))
 

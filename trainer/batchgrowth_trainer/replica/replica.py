@@ -10,7 +10,7 @@ Legend: L = length of a row (see flat.py), N = examples of a shard.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from copy import copy, deepcopy
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
@@ -29,6 +29,7 @@ from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.record.history import Committed
 from batchgrowth_trainer.record.snapshot import MISSED, Snapshot, from_replica_tensors
 from batchgrowth_trainer.replica.beginning import Beginning
+from batchgrowth_trainer.replica.copies import copied
 from batchgrowth_trainer.replica.data import Ahead, Requests, Runs, none_known, to_device
 from batchgrowth_trainer.replica.devices import Compiled, autocast
 from batchgrowth_trainer.replica.flat import (
@@ -185,15 +186,18 @@ class Replica:
 
     def twin(self, *, own_weights: bool = False) -> "Replica":
         """Return a replica that computes gradients, with its own model and buffers; it shares the weights unless
-        `own_weights`.
+        `own_weights`. Raises WorkloadError if the model cannot be copied.
         """
         twin = copy(self)
         own: dict[str, Any] = {"model": self.model}
+        modules = [self.model]
         for name in ("loss", "step"):
             function = getattr(self.workload, name)
-            if module_behind(function) is not None:
+            module = module_behind(function)
+            if module is not None:
                 own[name] = function
-        workload = replace(self.workload, **deepcopy(own))  # together, because they may share parts
+                modules.append(module)
+        workload = replace(self.workload, **copied(own, modules))  # together, because they may share parts
         twin.parameters = self.parameters.of_copy(workload.model, workload.loss_module, shared=not own_weights)
         twin._compute_with(workload)
         return twin
