@@ -290,9 +290,11 @@ def _check_tensors(module: nn.Module, called: str, entrypoint: str) -> None:
         if not parameter.requires_grad:
             continue
         if parameter.dtype is not torch.float32:
+            remedy = f"call {called}.float()"
+            if parameter.is_complex():
+                remedy = "hold it as two numbers, of which forward makes one by torch.view_as_complex"
             raise WorkloadError(
-                f"{entrypoint}: {called}.{name} is {parameter.dtype}; parameters must be torch.float32: call "
-                f"{called}.float()"
+                f"{entrypoint}: {called}.{name} is {parameter.dtype}; parameters must be torch.float32: {remedy}"
             )
     for name, buffer in module.named_buffers():
         if buffer.is_complex() or buffer.dtype in _UNFIT_FOR_BUFFERS:
