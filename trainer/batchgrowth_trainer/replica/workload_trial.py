@@ -421,6 +421,7 @@ def _checked_tensors(replica: Replica) -> Iterator[None]:
     buffers = _buffers(replica)
     before = replica.parameters.vector.detach().clone()
     kept = Parameters(replica)
+    others = _unregistered(replica)
     yield
     forward = seen_at(replica.model)
     for name, parameter in replica.model.named_parameters():
@@ -444,6 +445,20 @@ def _checked_tensors(replica: Replica) -> Iterator[None]:
     for name in kept.unfrozen():
         raise WorkloadError(f"{unfrozen_sentence(name)}{forward}")
     _check_buffers(replica, buffers.keys())
+    for name, value in _unregistered(replica).items():
+        if not is_alike(others.get(name), value):
+            raise WorkloadError(
+                f"model.state_dict() has {name}, which changes when the model is called and is in no buffer, so that "
+                "checkpoints would lose it, and each worker would export another one; keep it in a buffer, by "
+                f"register_buffer{forward}"
+            )
+
+
+def _unregistered(replica: Replica) -> dict[str, Tensor]:
+    """Return copies of what the model's state dict has besides parameters and buffers, such as extra state."""
+    registered = dict(replica.model.named_parameters(remove_duplicate=False)).keys() | _buffers(replica).keys()
+    state = replica.model.state_dict()
+    return {name: value.detach().clone() for name, value in state.items() if name not in registered}
 
 
 REMEDY_FOR_CHANGED = (
