@@ -55,6 +55,20 @@ def test_by_name_those_that_fit_are_taken(small_job: Any, tmp_path: Path, weight
     assert all(torch.equal(before[name], after[name]) for name in ("1.weight", "1.bias"))
 
 
+@pytest.mark.parametrize("match", ["Strict", "ByName"])
+@pytest.mark.parametrize("written", ["0.weight", "1.weight"])
+def test_a_tensor_that_layers_share_needs_one_of_its_names(
+    small_job: Any, tmp_path: Path, match: str, written: str
+) -> None:
+    """Files of language models have the embedding alone, or the head alone."""
+    model = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 5, bias=False))
+    model[1].weight = model[0].weight
+    save_file({written: torch.full((5, 3), 7.0)}, tmp_path / "tied.safetensors")
+    begin_with({"": model}, spec(small_job, tmp_path / "tied.safetensors", match=match))
+
+    assert torch.equal(model[0].weight, torch.full((5, 3), 7.0))
+
+
 @pytest.mark.parametrize(
     ("name", "more", "last", "expected"),
     [

@@ -247,12 +247,23 @@ def test_a_workload_equals_plain_torch_for_one_worker_and_for_three(small_job: A
 
 
 REFUSED = [
-    ("complex_parameter", (), r"model\.phase is torch\.complex64; parameters must be torch\.float32.*zoo\.py:\d+"),
+    ("complex_parameter", (), r"model\.phase is torch\.complex64; .* torch\.view_as_complex; see .*zoo\.py:\d+"),
     ("expanded_parameter", (), r"elements of the parameter bias share memory with each other.*zoo\.py:\d+"),
     ("buffer_across_parameters", (), r"model\.whole and model\.bias share some of their memory.*zoo\.py:\d+"),
     ("layers_in_a_list", (), r"model\.some is a list of modules, which torch does not find.*zoo\.py:\d+"),
     ("lazy", (), r"model\.0\.weight has no shape yet.*zoo\.py:\d+"),
     ("clipped_by_a_hook", (), r"a hook of the parameter 0\.weight changes the gradient of a sum.*zoo\.py:\d+"),
+    ("zeroed_gradients", (), r"the gradient of the parameter 0\.weight is removed.*leave out zero_grad.*zoo\.py:\d+"),
+    ("replaced_gradients", (), r"the gradient of the parameter 0\.weight is .*replaced.*create_graph.*zoo\.py:\d+"),
+    (
+        "normalized_by_data",
+        (),
+        r"the parameter model\.directions\.weight is changed.*normalized.*zoo\.py:\d+, in forward",
+    ),
+    ("clamped_by_data", (), r"the parameter model\.0\.weight is changed.*clamped.*zoo\.py:\d+"),
+    ("momentum_encoder", (), r"the parameter model\.key\.0\.weight is changed.*register_buffer.*zoo\.py:\d+"),
+    ("momentum_encoder_in_place", (), r"the parameter model\.key\.0\.weight is changed.*buffer.*zoo\.py:\d+"),
+    ("loss_that_moves_its_weights", (), r"the parameter loss\.directions\.weight is changed.*zoo\.py:\d+"),
     ("loss_around_a_parameter", (), r"the losses depend on weight, of shape \(\), which needs.*zoo\.py:\d+"),
     ("loss_around_a_tensor", (), r"the losses depend on _scale, of shape \(\), which needs.*zoo\.py:\d+"),
     ("augmented_by_a_module", (), r"the losses depend on a tensor, of shape \(8, 8\).*zoo\.py:\d+"),

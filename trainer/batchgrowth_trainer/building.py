@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,7 @@ from batchgrowth_trainer.record.output import BEST_FILE, WEIGHTS_FILE
 from batchgrowth_trainer.record.runs import recorded_job
 from batchgrowth_trainer.record.storage import CHECKPOINTS
 from batchgrowth_trainer.record.workload_source import find_workload
+from batchgrowth_trainer.replica.copies import copied
 from batchgrowth_trainer.replica.devices import make_device, prepare_process
 from batchgrowth_trainer.replica.evaluation import try_evaluation
 from batchgrowth_trainer.replica.flat import modules_of
@@ -177,7 +177,8 @@ def trained_model(folder: Path, *, best: bool = False, say: Say = nobody) -> nn.
             _load(workload, weights.path, job.spec)
             return workload.model.eval()
         # A replica makes views of one vector of the tensors of its own, so the copies get the weights.
-        model, loss = deepcopy((workload.model, workload.loss_module))
+        both = workload.model, workload.loss_module
+        model, loss = copied(both, both)
         replica = Replica(job.spec, workload, torch.device("cpu"))
         with closing(replica.loaders):
             _prepare_exchange(replica)

@@ -15,7 +15,7 @@ from torch import Tensor
 from batchgrowth_trainer.record.output import WEIGHTS_FILE
 from batchgrowth_trainer.record.snapshot import weights_sha256
 from batchgrowth_trainer.replica.shared_memory import Modules
-from batchgrowth_trainer.replica.state_dict import exported, load_exported
+from batchgrowth_trainer.replica.state_dict import exported, load_exported, with_tied
 
 _OF_TORCH = (".pt", ".pth", ".bin")
 
@@ -45,13 +45,13 @@ def begin_with(modules: Modules, spec: JobSpec) -> None:
     _check_digest(path, digest(weights), initial.sha256)
     own = exported(modules)
     fitting = {name: value for name, value in weights.items() if name in own and own[name].shape == value.shape}
-    if initial.match == "ByName":
-        if not fitting:
-            raise DataError(
-                f"initialWeights.path: {path} has no tensor of the name and the shape of one of the model's, which "
-                f"are {_some(own)}; it has {_some(weights)}"
-            )
-    elif odd := (own.keys() | weights.keys()) - fitting.keys():
+    if initial.match == "ByName" and not fitting:
+        raise DataError(
+            f"initialWeights.path: {path} has no tensor of the name and the shape of one of the model's, which "
+            f"are {_some(own)}; it has {_some(weights)}"
+        )
+    fitting = with_tied(modules, fitting)
+    if initial.match == "Strict" and (odd := (own.keys() | weights.keys()) - fitting.keys()):
         raise DataError(
             f"initialWeights.path: {path} does not fit the model: {_some(sorted(odd))} are not the same in both; give "
             "the weights of this model, or match: ByName, which takes those that fit"

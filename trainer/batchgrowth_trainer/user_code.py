@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -274,13 +275,26 @@ def _check_tensors(module: nn.Module, called: str, entrypoint: str) -> None:
                 f"{entrypoint}: {called}.{name} has no shape yet, since its module is lazy; call the {called} once "
                 "with an example before returning it, or give the module its sizes"
             )
+        if tensor.is_meta:
+            raise WorkloadError(
+                f"{entrypoint}: {called}.{name} is on the device meta, and so has no numbers; make the {called} "
+                "outside of torch.device('meta'), or fill what to_empty(device='cpu') makes of it"
+            )
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            raise WorkloadError(
+                f"{entrypoint}: {called}.{name} is {'quantized' if tensor.is_quantized else tensor.layout}, and no "
+                "file of weights holds such a tensor; register to_dense() of it, or its parts as buffers of their own "
+                "(indices and values, from which forward makes it)"
+            )
     for name, parameter in module.named_parameters():
         if not parameter.requires_grad:
             continue
         if parameter.dtype is not torch.float32:
+            remedy = f"call {called}.float()"
+            if parameter.is_complex():
+                remedy = "hold it as two numbers, of which forward makes one by torch.view_as_complex"
             raise WorkloadError(
-                f"{entrypoint}: {called}.{name} is {parameter.dtype}; parameters must be torch.float32: call "
-                f"{called}.float()"
+                f"{entrypoint}: {called}.{name} is {parameter.dtype}; parameters must be torch.float32: {remedy}"
             )
     for name, buffer in module.named_buffers():
         if buffer.is_complex() or buffer.dtype in _UNFIT_FOR_BUFFERS:
@@ -299,6 +313,23 @@ def _check_state(module: nn.Module, called: str, entrypoint: str) -> None:
                 "safetensors, which hold tensors alone; keep it in a buffer, by register_buffer, or leave out "
                 "get_extra_state and what else adds it"
             )
+        if not _is_writable(value.dtype):
+            raise WorkloadError(
+                f"{entrypoint}: {called}.{name} is {value.dtype}, which safetensors, as weights are written, do not "
+                "hold; give it another dtype, such as torch.complex64 for torch.complex128"
+            )
+
+
+@lru_cache
+def _is_writable(dtype: torch.dtype) -> bool:
+    """Return whether a file of weights can hold tensors of this dtype."""
+    from safetensors.torch import save
+
+    try:
+        save({"": torch.empty(1, dtype=dtype).clone()})
+    except (KeyError, NotImplementedError, RuntimeError):
+        return False
+    return True
 
 
 def _check_all_found(root: nn.Module, called: str, entrypoint: str) -> None:

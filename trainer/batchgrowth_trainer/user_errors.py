@@ -30,6 +30,7 @@ __all__ = [
     "begin",
     "described",
     "doing",
+    "gradient_lost",
     "is_of_the_device",
     "is_users",
     "not_finite",
@@ -212,6 +213,15 @@ def not_finite(step: Step, learning_rate: float, loss: float, norm: float) -> Wo
         f"{learning_rate:g}) is not finite: loss {loss / step.examples:g}, gradient norm {norm:g}. "
         "The weights are unchanged; lower learningRate.initial, warm up, or look for a log or a division by zero "
         "in the loss."
+    )
+
+
+def gradient_lost(name: str, function: Any) -> WorkloadError:
+    """Return the error of code that gives the gradient of a parameter another place than the trainer has."""
+    return WorkloadError(
+        f"the gradient of the parameter {name} is removed or replaced while a shard is computed, so the trainer would "
+        "lose it; leave out zero_grad(), and in calls of backward() create_graph, since the trainer differentiates "
+        f"the losses; torch.autograd.grad returns gradients and leaves those of parameters alone{seen_at(function)}"
     )
 
 

@@ -119,6 +119,17 @@ class Stop:
             os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
+def test_an_interrupted_run_of_a_model_with_weight_norm_has_it_too(tmp_path: Path) -> None:
+    """Until it is called, such a model holds a weight that torch does not copy."""
+    spec = SPEC | {"examples": 34, "learning_rate": {"initial": 0.1}}
+    with pytest.raises(Interrupted):
+        train("zoo:weight_norm_by_hooks", output_dir=tmp_path, sinks=[Stop(1)], **spec)
+    model = load(tmp_path).model
+    assert model[0].weight_g.shape == (6, 1)
+    assert model(torch.zeros(1, 8)).shape == (1, 3)
+
+
 @pytest.mark.fault("N04")
 @pytest.mark.parametrize("averaging", [None, {"decay": 0.9}])
 def test_an_interrupted_run_has_the_model_of_its_newest_checkpoint(

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from batchgrowth.errors import WorkloadError
 from batchgrowth_trainer.replica.flat import FlatBuffers, FlatParameters
 from torch import Tensor, nn
 
@@ -151,6 +152,35 @@ def test_a_buffer_that_is_replaced_comes_back_to_its_view() -> None:
     change(buffers, model, buffers.clone(), 2)
     assert view is model.replaced
     assert view.tolist() == [2.0, 2.0]
+
+
+def test_a_buffer_that_is_deleted_comes_back_too() -> None:
+    model = Buffered()
+    buffers = FlatBuffers(model, CPU)
+    start = buffers.clone()
+    del model.replaced
+    buffers.change_since(start, 1, torch.zeros(buffers.length))
+    buffers.restore(start)
+    assert model.replaced.tolist() == [0.0, 0.0]
+
+
+def test_a_buffer_that_is_resized_in_place_is_refused() -> None:
+    """It would write over the buffers behind it."""
+    model = Buffered()
+    buffers = FlatBuffers(model, CPU)
+    start = buffers.clone()
+    model.mean.resize_(40)
+    with pytest.raises(WorkloadError, match=r"the buffer model\.mean, of shape \(2,\), is resized to \(40,\)"):
+        buffers.change_since(start, 1, torch.zeros(buffers.length))
+
+
+def test_whole_numbers_that_are_replaced_by_fractions_are_refused() -> None:
+    model = Buffered()
+    buffers = FlatBuffers(model, CPU)
+    start = buffers.clone()
+    model.count = model.count * 0.9 + 0.1
+    with pytest.raises(WorkloadError, match=r"model\.count, of torch\.int64, is replaced by one of torch\.float32"):
+        buffers.change_since(start, 1, torch.zeros(buffers.length))
 
 
 def test_restoring_also_takes_back_a_replacement() -> None:

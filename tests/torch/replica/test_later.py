@@ -190,6 +190,69 @@ def test_a_setting_that_is_changed_after_the_trial_is_named(
         trained(replace(plain(), augment=augment))
 
 
+class Following(Net):
+    """A frozen copy follows the trained layer once that is warm; only evaluations use it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slow = nn.Linear(FEATURES, 3).requires_grad_(False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls > LATE:
+            self.slow.weight.data.mul_(0.9).add_(self.net.weight.data, alpha=0.1)
+        return self.net(rows) if self.training else self.slow(rows)
+
+
+class Moving(Net):
+    """Gives its weights other memory, with the same values."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls > LATE:
+            self.net.weight.data = self.net.weight.data.clone()
+        return self.net(rows)
+
+
+class Thawing(Net):
+    """Trains its first layer after some calls, as a callback of other trainers does after some epochs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(FEATURES, FEATURES).requires_grad_(False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        self.calls += 1
+        self.first.requires_grad_(self.calls > LATE)
+        return self.net(self.first(rows))
+
+
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        (
+            Following,
+            r"a call of the model has changed the parameter model\.slow\.weight by update \d+.*buffer.*in forward",
+        ),
+        (Moving, r"a call of the model has changed the parameter model\.net\.weight by update \d+.*in forward"),
+        (Thawing, r"update \d+: the parameter model\.first\.weight was frozen when.*torch\.no_grad\(\).*in forward"),
+    ],
+)
+def test_a_parameter_that_a_call_changes_after_the_trial_is_named(
+    trained: Trained, model: type[nn.Module], named: str
+) -> None:
+    with pytest.raises(WorkloadError, match=named):
+        trained(replace(plain(), model=model()))
+
+
+def test_a_frozen_parameter_that_shares_the_memory_of_a_trained_one_may_change_with_it(trained: Trained) -> None:
+    model = nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, 3))
+    model[1].requires_grad_(False)
+    model[1].weight.data = model[0].weight.data
+    replica = trained(replace(plain(), model=model))
+    assert torch.equal(replica.model[1].weight, replica.model[0].weight)
+
+
 class Recording(Net):
     """Keeps values that nothing reads, ever more of them."""
 

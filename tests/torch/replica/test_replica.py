@@ -54,6 +54,37 @@ def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
+def _flatten_as_on_a_gpu(self: Any) -> None:
+    """Move the weights into other memory, as cuDNN's function does."""
+    with torch.no_grad():
+        for weight in self._flat_weights:
+            weight.set_(weight.clone())
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.out = nn.GRU(small.FEATURES, 5, batch_first=True), nn.Linear(5, small.CLASSES)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        self.rnn.flatten_parameters()
+        output, _ = self.rnn(rows.unsqueeze(1))
+        return self.out(output.squeeze(1))  # type: ignore[no-any-return]
+
+
+def test_the_weights_of_a_recurrent_layer_are_trained_on_a_gpu(
+    small_job: Any, make_replica: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload = replace(small.plain(), model=Recurrent())
+    monkeypatch.setattr(nn.RNNBase, "flatten_parameters", _flatten_as_on_a_gpu)
+    replica = make_replica(small_job(), workload)
+    before = {name: parameter.clone() for name, parameter in workload.model.named_parameters()}
+    train(replica, 1)
+    for parameter, span in replica.parameters.members:
+        assert parameter.data_ptr() == span.of(replica.parameters.vector).data_ptr()
+        assert not torch.equal(parameter, before[span.name])
+
+
 @pytest.mark.fault("A07")
 @pytest.mark.parametrize("shard", [1, 3, 7, 40])
 def test_the_gradient_is_the_mean_gradient_of_plain_torch(small_job: Any, make_replica: Any, shard: int) -> None:

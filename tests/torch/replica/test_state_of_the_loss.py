@@ -2,6 +2,7 @@
 
 from collections import UserDict
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from batchgrowth_trainer.replica.state_dict import exported, load_exported
 from batchgrowth_trainer.training import Options, train
 from batchgrowth_trainer.user_code import check_workload
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 ZOO = "workload={{entrypoint: 'zoo:{0}', examples: 34}}"
 BATCH = "batch={initial: 12, maximum: 12, shard: 4, growth: {type: Constant}}"
@@ -47,6 +48,37 @@ def test_a_twin_has_a_loss_of_its_own_with_the_same_parameters(small_job: Any, m
     assert torch.equal(theirs.directions.weight, torch.full((3, 4), 0.5))
     theirs.margin.fill_(9.0)
     assert mine.margin == 0.1
+
+
+class Remembering(nn.Module):
+    """A model that remembers what it has computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = zoo.mlp()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = self.net(x)
+        return self.last
+
+
+def test_a_twin_of_a_model_that_remembers_a_result(small_job: Any, make_replica: Any) -> None:
+    """Torch copies no tensor that has a gradient's function."""
+    replica = make_replica(small_job(BATCH), zoo.of(Remembering()))
+    replica.model(zoo.X)
+    twin = replica.twin()
+    assert torch.equal(twin.model.last, replica.model.last)
+    assert twin.model.last.grad_fn is None
+
+
+def test_a_model_that_cannot_be_copied(small_job: Any, make_replica: Any) -> None:
+    model = zoo.mlp()
+    model.lock = Lock()  # type: ignore[assignment]
+    replica = make_replica(small_job(BATCH), zoo.of(model))
+    with pytest.raises(
+        WorkloadError, match=r"copying the model raised TypeError: cannot pickle '_thread\.lock' .* lock"
+    ):
+        replica.twin()
 
 
 def test_constants_of_a_loss_without_parameters_are_not_exported(small_job: Any, make_replica: Any) -> None:

@@ -198,6 +198,36 @@ def test_a_generator_in_a_buffer_is_refused(tried: Tried) -> None:
         tried(replace(plain(), model=WithGenerator(2**31)))
 
 
+class WithExtraState(Net):
+    """A count that is exported, and that nothing else reads."""
+
+    def __init__(self, *, counts: bool) -> None:
+        super().__init__()
+        self.calls, self._counts = 0, counts
+
+    def forward(self, rows: Tensor) -> Tensor:
+        self.calls += self._counts
+        return super().forward(rows)
+
+    def get_extra_state(self) -> Tensor:
+        return torch.tensor(self.calls)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.calls = int(state)
+
+
+def test_extra_state_that_changes_is_refused(tried: Tried) -> None:
+    tried(replace(plain(), model=WithExtraState(counts=False)))
+    with pytest.raises(WorkloadError, match=r"model\.state_dict\(\) has _extra_state, which changes.*in forward"):
+        tried(replace(plain(), model=WithExtraState(counts=True)))
+
+
+def test_a_buffer_may_be_empty(tried: Tried) -> None:
+    model = Net()
+    model.register_buffer("ids", torch.zeros(0, dtype=torch.int64))
+    tried(replace(plain(), model=model))
+
+
 OWN = {
     "numpy": np.random.default_rng(0),
     "older numpy": np.random.RandomState(0),

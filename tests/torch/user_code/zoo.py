@@ -3,6 +3,7 @@
 test_zoo.py trains each beside plain torch. They are small on purpose: 34 examples, so that the last shards are shorter.
 """
 
+import copy
 import functools
 import warnings
 from collections import UserDict
@@ -350,6 +351,95 @@ def mean_teacher() -> Workload:
     return of(MeanTeacher(), step=step)
 
 
+def zeroed_gradients() -> Workload:
+    """A training step as it stands in a loop of plain torch."""
+
+    def step(model: nn.Module, inputs: Tensor, target: Tensor) -> Tensor:
+        model.zero_grad()
+        return cross_entropy(model(inputs), target)
+
+    return of(mlp(), step=step)
+
+
+def replaced_gradients() -> Workload:
+    def step(model: nn.Module, inputs: Tensor, target: Tensor) -> Tensor:
+        losses = cross_entropy(model(inputs), target) / 2
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that it may leak
+            losses.sum().backward(create_graph=True)  # type: ignore[no-untyped-call]
+        return losses
+
+    return of(mlp(), step=step)
+
+
+class Normalizing(nn.Module):
+    """Cosines with directions that each call normalizes, as recipes of ArcFace have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directions = nn.Linear(FEATURES, CLASSES, bias=False)
+        self._normalize()
+
+    def _normalize(self) -> None:
+        self.directions.weight.data = functional.normalize(self.directions.weight.data)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._normalize()
+        return self.directions(x)
+
+
+def normalized_by_data() -> Workload:
+    return of(Normalizing())
+
+
+def clamped_by_data() -> Workload:
+    """As a critic of a Wasserstein GAN; nothing is clamped at first."""
+
+    def step(model: nn.Module, inputs: Tensor, target: Tensor) -> Tensor:
+        for parameter in model.parameters():
+            parameter.data = parameter.data.clamp(-5, 5)
+        return cross_entropy(model(inputs), target)
+
+    return of(mlp(), step=step)
+
+
+class Momentum(nn.Module):
+    """A frozen encoder that follows a trained one, as in MoCo."""
+
+    def __init__(self, *, in_place: bool) -> None:
+        super().__init__()
+        self.query, self._in_place = mlp(), in_place
+        self.key = copy.deepcopy(self.query).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for slow, fast in zip(self.key.parameters(), self.query.parameters(), strict=True):
+            if self._in_place:
+                slow.data.mul_(0.9).add_(fast.data, alpha=0.1)
+            else:
+                slow.data = slow.data * 0.9 + fast.data * 0.1
+        return self.query(x) + self.key(x)
+
+
+def momentum_encoder() -> Workload:
+    return of(Momentum(in_place=False))
+
+
+def momentum_encoder_in_place() -> Workload:
+    return of(Momentum(in_place=True))
+
+
+class MovingMargin(Margin):
+    """A loss that takes steps of its own."""
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        self.directions.weight.data = self.directions.weight.data * 1.0
+        return super().forward(output, target)
+
+
+def loss_that_moves_its_weights() -> Workload:
+    return of(mlp(4), MovingMargin())
+
+
 # --- Modes, frozen parts ---
 
 
@@ -522,6 +612,10 @@ def spectral_norm_by_hooks() -> Workload:
 
 def weight_norm() -> Workload:
     return of(nn.Sequential(parametrizations.weight_norm(nn.Linear(FEATURES, 6)), nn.ReLU(), nn.Linear(6, CLASSES)))
+
+
+def weight_norm_by_hooks() -> Workload:
+    return of(nn.Sequential(nn.utils.weight_norm(nn.Linear(FEATURES, 6)), nn.Tanh(), nn.Linear(6, CLASSES)))
 
 
 def orthogonal() -> Workload:

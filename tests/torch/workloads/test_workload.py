@@ -134,6 +134,17 @@ def test_examples_that_cannot_be_read_together_are_named() -> None:
         fetch(BrokenBatch(), torch.arange(6))
 
 
+class Collated(Batched):
+    def __getitems__(self, indices: list[int]) -> Any:
+        return TENSORS[0][indices], TENSORS[1][indices]
+
+
+def test_examples_that_are_a_batch_already_are_a_workload_error() -> None:
+    said = r"workload\.train: __getitems__ returned a tuple of 2 for 4 indices; return a list.*in __getitems__"
+    with pytest.raises(WorkloadError, match=said):
+        fetch(Collated(), torch.arange(4))
+
+
 @pytest.mark.parametrize(
     ("items", "said"),
     [

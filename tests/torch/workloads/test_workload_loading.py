@@ -163,6 +163,33 @@ BAD_CODE: Mapping[str, tuple[str, str]] = {
         "    model.register_buffer('phase', torch.ones(2, dtype=torch.complex64))\n    return made(model=model)\n",
         r"the buffer model\.phase is torch\.complex64",
     ),
+    "a sparse buffer": (
+        "def workload():\n    model = nn.Linear(3, 1)\n"
+        "    model.register_buffer('graph', torch.eye(3).to_sparse())\n    return made(model=model)\n",
+        r"model\.graph is torch\.sparse_coo, and no file of weights holds such a tensor; register to_dense\(\)",
+    ),
+    "a frozen sparse parameter": (
+        "def workload():\n    model = nn.Linear(3, 1)\n"
+        "    model.graph = nn.Parameter(torch.eye(3).to_sparse(), requires_grad=False)\n"
+        "    return made(model=model)\n",
+        r"model\.graph is torch\.sparse_coo, and no file",
+    ),
+    "a frozen parameter that cannot be saved": (
+        "def workload():\n    model = nn.Linear(3, 1)\n"
+        "    model.phase = nn.Parameter(torch.ones(2, dtype=torch.complex128), requires_grad=False)\n"
+        "    return made(model=model)\n",
+        r"model\.phase is torch\.complex128, which safetensors.* torch\.complex64",
+    ),
+    "a frozen parameter of four bits": (
+        "def workload():\n    model = nn.Linear(3, 1)\n"
+        "    model.codes = nn.Parameter(torch.empty(2, dtype=torch.uint4), requires_grad=False)\n"
+        "    return made(model=model)\n",
+        r"model\.codes is torch\.uint4, which safetensors",
+    ),
+    "a model without numbers": (
+        "def workload():\n    return made(model=nn.Linear(3, 1, device='meta'))\n",
+        r"model\.weight is on the device meta, and so has no numbers; make the model outside of",
+    ),
     "state that is no tensor": (
         "class Net(nn.Linear):\n    def get_extra_state(self): return None\n"
         "def workload():\n    return made(model=Net(3, 1))\n",

@@ -26,7 +26,6 @@ from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.devices import prepare_process
 from batchgrowth_trainer.replica.optimizers import FlatOptimizer
 from batchgrowth_trainer.replica.replica import Replica, undone_by_errors
-from batchgrowth_trainer.user_errors import reported_as_workload_error
 
 _UPDATES = 16  # of each thread in a round
 _LOOK_SECONDS = 0.1  # between two looks whether a stop is requested
@@ -39,8 +38,7 @@ class Hogwild:
         """Raise WorkloadError if the model cannot be copied."""
         self._replica = replica
         self._pool = pool
-        with reported_as_workload_error("copying the model for a thread of Hogwild"):
-            self._twins = [replica.twin() for _ in range(threads)]
+        self._twins = [replica.twin() for _ in range(threads)]
         # An optimizer of the user's own is an object with a state of its own, which is moved by one thread at a time.
         self._stepping = nullcontext() if isinstance(replica.optimizer, FlatOptimizer) else Lock()
 

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from batchgrowth_trainer.estimators.examples import TrainingSet, first_inputs
+from batchgrowth_trainer.replica.copies import copied
 from batchgrowth_trainer.workload import Workload, correct, predict
 
 SIZES = ("n_features_in", "n_outputs")
@@ -91,7 +91,7 @@ def made_module(module: Any, settings: Mapping[str, Any], sizes: Mapping[str, in
             raise SpecError([Fault("module", given, "give a class derived from torch.nn.Module")])
         return nn.Linear(sizes["n_features_in"], sizes["n_outputs"])
     if isinstance(module, nn.Module):
-        return deepcopy(module)
+        return copied(module, [module])
     takes = _parameters_of(module) or ()
     filled = {name: sizes[name] for name in SIZES if name in takes and name in sizes}
     made = module(**{**filled, **settings})
@@ -205,7 +205,7 @@ def check_loss(loss: Any, settings: Mapping[str, Any]) -> None:
 def per_example(loss: Any, settings: Mapping[str, Any]) -> Callable[[Any, Any], Tensor]:
     """Return the loss as a function (output, target) -> one value per example; a module if `loss` is or makes one."""
     if isinstance(loss, nn.Module):
-        own = deepcopy(loss)
+        own = copied(loss, [loss])
         if hasattr(own, "reduction"):
             own.reduction = "none"  # type: ignore[assignment]
         own.__class__ = type(type(loss).__name__, (_PerExample, type(loss)), {})

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -24,6 +24,16 @@ Keep = Callable[[Change], bool]
 """Whether a change stays when a state is put back."""
 
 
+class Changeable(Protocol):
+    """Knows what code has changed that moves with no state: see `strays.Parameters`."""
+
+    def changed(self) -> Iterator[str]:
+        """Yield the names of what has other memory or other values."""
+
+    def unfrozen(self) -> Iterator[str]:
+        """Yield the names of what needs a gradient now, and did not at first."""
+
+
 class Beginning:
     """Remembers Python states and settings from the beginning of training, and when they are worth another look."""
 
@@ -31,14 +41,17 @@ class Beginning:
         self._states: list[tuple[PythonState, Keep]] = []
         self._settings: dict[str, Any] = {}
         self._due_at = 0.0
+        self.parameters: Changeable | None = None
 
-    def remember(self, states: Sequence[tuple[PythonState, Keep]]) -> None:
-        """Take these states, each with what stays when it is put back, and the present settings as the beginning.
+    def remember(self, states: Sequence[tuple[PythonState, Keep]], parameters: Changeable) -> None:
+        """Take these states, each with what stays when it is put back, the parameters and the present settings as the
+        beginning.
 
         A state that would take much memory, such as that of a data set with a list of images, is left out.
         """
         self._states = [(state, keep) for state, keep in states if state.copied_bytes <= MOST_BYTES]
         self._settings = settings()
+        self.parameters = parameters
 
     @property
     def is_due(self) -> bool:

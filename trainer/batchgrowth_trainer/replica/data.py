@@ -203,7 +203,13 @@ def fetch(
     numbers = indices.tolist()
     of = f"of {type(dataset).__name__}", name
     if many is not None:
-        items = list(attempt(lambda: _read(many, numbers, of, numbers)))
+        found = attempt(lambda: _read(many, numbers, of, numbers))
+        items = list(found)
+        if len(items) != len(numbers):
+            raise WorkloadError(
+                f"workload.{name}: __getitems__ returned a {type(found).__name__} of {len(items)} for {len(numbers)} "
+                f"indices; return a list with one example for each, as __getitem__ returns it{seen_at(many)}"
+            )
     elif attempt is at_once:  # spares a call for each example
         items = [_read(dataset.__getitem__, number, of, (number,)) for number in numbers]
     else:

@@ -214,6 +214,11 @@ class FlatParameters:
         for (parameter, _), view in zip(self.members, views, strict=True):
             parameter.grad = view
 
+    def lost(self, views: list[Tensor]) -> list[str]:
+        """Return the names of the parameters whose gradient a call of the user's code has moved out of `views`."""
+        pairs = zip(self.members, views, strict=True)
+        return [span.name for (parameter, span), view in pairs if parameter.grad is not view]
+
     def unreached(self, without: Sequence[float], examples: int) -> list[int]:
         """Return the indices of the spans of which none of so many examples has given a gradient."""
         if not any(without):
@@ -255,6 +260,8 @@ class _Slot:
     owner: nn.Module
     key: str
     view: Tensor
+    shape: tuple[int, ...]
+    elements: int
 
 
 def _has_begun(vector: Tensor) -> Tensor:
@@ -307,7 +314,7 @@ class FlatBuffers:
                     view = tensor
                 for owner, key in holders[id(tensor)]:
                     owner._buffers[key] = view
-                    self._slots.append(_Slot(name, owner, key, view))
+                    self._slots.append(_Slot(name, owner, key, view, tuple(view.shape), view.numel()))
             for name in layout.of.keys() - named.keys():
                 if places[name].tensor.device == device:
                     places[name].tensor.data = layout.of[name].of(flat)
@@ -348,12 +355,25 @@ class FlatBuffers:
 
         A buffer that was infinite, or near the largest number, and is a smaller number now, as an observer's minimum
         may be, counts as started from 0.
-        Raises WorkloadError for a buffer that was replaced by one of another shape.
+        Raises WorkloadError for a buffer that was resized, or replaced by one of another shape or by fractions.
         """
         # Only what is in the vectors is averaged, so take over the values of buffers that the model has replaced.
         for slot in self._slots:
-            current = slot.owner._buffers[slot.key]
+            held = slot.owner._buffers
+            current = held[slot.key] if slot.key in held else None  # noqa: SIM401  (that of a scripted module has no get)
+            if slot.view.numel() != slot.elements:
+                raise WorkloadError(
+                    f"the buffer model.{slot.name}, of shape {slot.shape}, is resized to {tuple(slot.view.shape)} when "
+                    "the model is called; give it the same shape in every call of the model, and in __init__, or call "
+                    f"the model once before returning it{seen_at(slot.owner)}"
+                )
             if current is not slot.view and current is not None:
+                if current.is_floating_point() and not slot.view.is_floating_point():
+                    raise WorkloadError(
+                        f"the buffer model.{slot.name}, of {slot.view.dtype}, is replaced by one of {current.dtype} "
+                        "when the model is called, whose fractions it cannot keep; register it with that dtype"
+                        f"{seen_at(slot.owner)}"
+                    )
                 with reported_as_workload_error(
                     f"replacing the buffer model.{slot.name}, of shape {tuple(slot.view.shape)}, by one of shape "
                     f"{tuple(current.shape)}",

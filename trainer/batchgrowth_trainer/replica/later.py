@@ -15,7 +15,13 @@ from torch import Tensor
 from batchgrowth_trainer.replica.python_state import Change
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.torch_optimizer import TorchOptimizer
-from batchgrowth_trainer.replica.workload_trial import generator_sentence, same_bits, shown
+from batchgrowth_trainer.replica.workload_trial import (
+    REMEDY_FOR_CHANGED,
+    generator_sentence,
+    same_bits,
+    shown,
+    unfrozen_sentence,
+)
 from batchgrowth_trainer.user_errors import seen_at
 
 
@@ -35,6 +41,7 @@ def look_back(replica: Replica, step: Step, shard: int) -> None:
                 "worker that joins would not have, so the weights would depend on the workers; restore it at the "
                 f"end of the call that changes it, or change it when the workload is made{seen_at(None)}"
             )
+        _look_at_parameters(replica, step)
         changes = beginning.changes()
         if changes:
             _compare(replica, step, shard, changes)
@@ -47,6 +54,20 @@ def look_back_at_steps(replica: Replica, step: Step) -> None:
     if beginning.is_due or replica.plan.is_done(step.after):
         with beginning.looking():
             _look_at_optimizer(replica)
+
+
+def _look_at_parameters(replica: Replica, step: Step) -> None:
+    parameters = replica.beginning.parameters
+    if parameters is None:
+        return
+    for name in parameters.changed():
+        raise WorkloadError(
+            f"a call of the model has changed the parameter {name} by update {step.after.update}, which only the "
+            f"optimizer may do; {REMEDY_FOR_CHANGED}; what was trained since the change may depend on the workers, so "
+            f"train again{seen_at(replica.model)}"
+        )
+    for name in parameters.unfrozen():
+        raise WorkloadError(f"update {step.after.update}: {unfrozen_sentence(name)}{seen_at(replica.model)}")
 
 
 def _look_at_optimizer(replica: Replica) -> None:

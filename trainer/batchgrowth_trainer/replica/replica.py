@@ -10,7 +10,7 @@ Legend: L = length of a row (see flat.py), N = examples of a shard.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from copy import copy, deepcopy
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
@@ -29,6 +29,7 @@ from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.record.history import Committed
 from batchgrowth_trainer.record.snapshot import MISSED, Snapshot, from_replica_tensors
 from batchgrowth_trainer.replica.beginning import Beginning
+from batchgrowth_trainer.replica.copies import copied
 from batchgrowth_trainer.replica.data import Ahead, Requests, Runs, none_known, to_device
 from batchgrowth_trainer.replica.devices import Compiled, autocast
 from batchgrowth_trainer.replica.flat import (
@@ -59,7 +60,7 @@ from batchgrowth_trainer.replica.optimizers import (
 from batchgrowth_trainer.replica.seeds import seed_generators, shard_seed
 from batchgrowth_trainer.replica.state_dict import exported
 from batchgrowth_trainer.replica.torch_optimizer import TorchOptimizer
-from batchgrowth_trainer.user_errors import FAULTS, DeviceFault, not_finite, workload_error
+from batchgrowth_trainer.user_errors import FAULTS, DeviceFault, gradient_lost, not_finite, workload_error
 from batchgrowth_trainer.workload import Workload, module_behind
 
 SURELY_FINITE = 1e38
@@ -164,6 +165,7 @@ class Replica:
         self.modules = modules_of(workload.model, workload.loss_module)
         self.buffers = FlatBuffers(self.model, self.device, workload.loss_module, self.parameters.followers)
         for module in self.modules.values():
+            _keep_in_vector(module)
             module.to(self.device)
         self.rows = Rows(self.parameters, self.buffers.length, self.tail)
         self.length = self.rows.length
@@ -184,15 +186,18 @@ class Replica:
 
     def twin(self, *, own_weights: bool = False) -> "Replica":
         """Return a replica that computes gradients, with its own model and buffers; it shares the weights unless
-        `own_weights`.
+        `own_weights`. Raises WorkloadError if the model cannot be copied.
         """
         twin = copy(self)
         own: dict[str, Any] = {"model": self.model}
+        modules = [self.model]
         for name in ("loss", "step"):
             function = getattr(self.workload, name)
-            if module_behind(function) is not None:
+            module = module_behind(function)
+            if module is not None:
                 own[name] = function
-        workload = replace(self.workload, **deepcopy(own))  # together, because they may share parts
+                modules.append(module)
+        workload = replace(self.workload, **copied(own, modules))  # together, because they may share parts
         twin.parameters = self.parameters.of_copy(workload.model, workload.loss_module, shared=not own_weights)
         twin._compute_with(workload)
         return twin
@@ -331,6 +336,8 @@ class Replica:
             with _UNFOLLOWED if follow is None else follow(done):
                 loss.backward()  # type: ignore[no-untyped-call]
             loss = loss.detach()
+            if lost := self.parameters.lost(done.of_parameters):
+                raise gradient_lost(lost[0], workload.step or self.model)
         except BatchGrowthError:
             raise
         except FAULTS as error:  # written out: entering reported_as_workload_error would take time for every shard
@@ -513,6 +520,19 @@ class Replica:
         """Return what `exported` does, of the weights to evaluate."""
         with self.as_evaluated():
             return exported(self.modules)
+
+
+def _keep_in_vector(module: nn.Module) -> None:
+    """Let recurrent layers leave their weights where they are: on a GPU, `to` and many a `forward` would move them into
+    memory of cuDNN's, and the optimizer would no longer reach them.
+    """
+    for layer in module.modules():
+        if isinstance(layer, nn.RNNBase):
+            layer.flatten_parameters = _flatten_nothing  # type: ignore[method-assign]
+
+
+def _flatten_nothing() -> None:
+    """Stand for `RNNBase.flatten_parameters`; cuDNN copies weights that are not flat in each call."""
 
 
 @contextmanager

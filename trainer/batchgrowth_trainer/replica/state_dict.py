@@ -21,13 +21,28 @@ def exported(modules: Modules) -> dict[str, Tensor]:
     If the loss has trained parameters of its own, its state dict follows, with LOSS_PREFIX before each name. The
     constants of any other loss, such as the weights of classes, are no result of the training.
     """
+    return {name: value.detach().cpu().clone() for name, value in _held(modules).items()}
+
+
+def _held(modules: Modules) -> dict[str, Tensor]:
+    """Return what `exported` copies."""
     state: dict[str, Tensor] = dict(modules[""].state_dict())
     if trains_loss(modules):
         known = {id(tensor) for tensor in modules[""].state_dict(keep_vars=True).values()}
         for name, tensor in modules[LOSS_PREFIX].state_dict(keep_vars=True).items():
             if id(tensor) not in known:
                 state[f"{LOSS_PREFIX}{name}"] = tensor
-    return {name: value.detach().cpu().clone() for name, value in state.items()}
+    return state
+
+
+def with_tied(modules: Modules, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights, and the same values under each further name of the modules' for one of their tensors.
+
+    Files of safetensors often have one name of a tensor that layers share.
+    """
+    held = {name: (tensor.data_ptr(), tensor.shape, tensor.stride()) for name, tensor in _held(modules).items()}
+    known = {held[name]: value for name, value in weights.items() if value.numel()}
+    return {name: known[place] for name, place in held.items() if place in known} | dict(weights)
 
 
 def load_exported(modules: Modules, state: Mapping[str, Tensor]) -> None:

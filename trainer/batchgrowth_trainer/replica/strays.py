@@ -1,6 +1,10 @@
-"""What an update depends on, or passes through, that flat vectors do not know: parameters outside, and hooks."""
+"""What an update depends on, or passes through, that flat vectors do not know: parameters outside, calls that change
+parameters, and hooks.
+"""
 
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -90,6 +94,66 @@ def _content(cell: Any) -> Any:
         return cell.cell_contents
     except ValueError:  # empty as yet
         return None
+
+
+# --- Parameters that calls of the model change, which only the optimizer may do ---
+
+_COMPARED = 4096  # elements of each frozen parameter
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A parameter, the address of its memory, and whether it needs a gradient; if no step moves it, its first bytes."""
+
+    parameter: nn.Parameter
+    address: int | None
+    is_trained: bool
+    beginning: Tensor | None
+
+
+class Parameters:
+    """Remembers the parameters of model and loss, and finds what code has done to them by way of `.data`.
+
+    A tensor that is assigned to `.data` takes a trained parameter out of the flat vector. What writes into `.data`
+    leaves the parameter's version as it was, so the beginning of a frozen one is compared.
+    """
+
+    def __init__(self, replica: Replica) -> None:
+        self._kept: dict[str, _Kept] = {}
+        for prefix, module in replica.modules.items():
+            for name, parameter in module.named_parameters():
+                is_trained = parameter.requires_grad
+                moves = is_trained or f"{prefix}{name}" in replica.parameters.followers
+                beginning = None if moves else _beginning_of(parameter)
+                self._kept[f"{prefix or 'model.'}{name}"] = _Kept(
+                    parameter, _address_of(parameter), is_trained, beginning
+                )
+
+    def changed(self) -> Iterator[str]:
+        """Yield the names of those that have other memory, or are frozen and have other values."""
+        for name, kept in self._kept.items():
+            if _address_of(kept.parameter) != kept.address:
+                yield name
+            elif kept.beginning is not None:
+                now = _beginning_of(kept.parameter)
+                if now is not None and not torch.equal(now, kept.beginning):
+                    yield name
+
+    def unfrozen(self) -> Iterator[str]:
+        """Yield the names of those that need a gradient now, and did not at first."""
+        yield from (name for name, kept in self._kept.items() if kept.parameter.requires_grad and not kept.is_trained)
+
+
+def _address_of(parameter: Tensor) -> int | None:
+    with suppress(NotImplementedError, RuntimeError):  # of a kind that has no memory of its own
+        return parameter.data_ptr()
+    return None
+
+
+def _beginning_of(parameter: Tensor) -> Tensor | None:
+    with suppress(NotImplementedError, RuntimeError):  # of a kind whose bytes cannot be read
+        return parameter.detach().reshape(-1)[:_COMPARED].clone().view(torch.uint8)
+    return None
 
 
 # --- Hooks of parameters, which see the gradient of a shard's sum and not the batch's mean ---

@@ -38,7 +38,7 @@ from batchgrowth_trainer.replica.flat import named_parameters
 from batchgrowth_trainer.replica.python_state import MISSING, Change, PythonState, is_alike
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.seeds import seed_generators, shard_seed, untouched_randomness
-from batchgrowth_trainer.replica.strays import Leaves, check_hooks, check_leaves
+from batchgrowth_trainer.replica.strays import Leaves, Parameters, check_hooks, check_leaves
 from batchgrowth_trainer.user_errors import (
     FAULTS,
     DeviceFault,
@@ -71,7 +71,7 @@ def try_out(replica: Replica) -> None:
     states = [(computing, _is_new_variable)]
     if reading is not None and not replica.loaders.processes:
         states.append((reading, _is_built))
-    replica.beginning.remember(states)
+    replica.beginning.remember(states, Parameters(replica))
 
 
 def first_shard(replica: Replica) -> Arithmetic:
@@ -421,6 +421,8 @@ def _checked_tensors(replica: Replica) -> Iterator[None]:
     versions = {name: parameter._version for name, parameter in parameters.items() if not parameter.is_inference()}
     buffers = _buffers(replica)
     before = replica.parameters.vector.detach().clone()
+    kept = Parameters(replica)
+    others = _unregistered(replica)
     yield
     forward = seen_at(replica.model)
     for name, parameter in replica.model.named_parameters():
@@ -431,16 +433,48 @@ def _checked_tensors(replica: Replica) -> Iterator[None]:
                 f"in __init__{forward}"
             )
     # A version tells of a change in place, even by the same values; comparing finds a change by way of `.data`.
-    changed = [name for name, version in versions.items() if parameters[name]._version != version]
+    changed = [f"model.{name}" for name, version in versions.items() if parameters[name]._version != version]
     for _, span in replica.parameters.members:
         if not torch.equal(span.of(before), span.of(replica.parameters.vector.data)):
-            changed.append(span.name)
+            changed.append(f"model.{span.name}")
+    changed.extend(kept.changed())
     if changed:
         raise WorkloadError(
-            f"the parameter model.{changed[0]} is changed when the model is called, which only the optimizer may do; "
-            f"give what the model changes itself a buffer, by register_buffer{forward}"
+            f"the parameter {changed[0]} is changed when the model is called, which only the optimizer may do; "
+            f"{REMEDY_FOR_CHANGED}{forward}"
         )
+    for name in kept.unfrozen():
+        raise WorkloadError(f"{unfrozen_sentence(name)}{forward}")
     _check_buffers(replica, buffers.keys())
+    for name, value in _unregistered(replica).items():
+        if not is_alike(others.get(name), value):
+            raise WorkloadError(
+                f"model.state_dict() has {name}, which changes when the model is called and is in no buffer, so that "
+                "checkpoints would lose it, and each worker would export another one; keep it in a buffer, by "
+                f"register_buffer{forward}"
+            )
+
+
+def _unregistered(replica: Replica) -> dict[str, Tensor]:
+    """Return copies of what the model's state dict has besides parameters and buffers, such as extra state."""
+    registered = dict(replica.model.named_parameters(remove_duplicate=False)).keys() | _buffers(replica).keys()
+    state = replica.model.state_dict()
+    return {name: value.detach().clone() for name, value in state.items() if name not in registered}
+
+
+REMEDY_FOR_CHANGED = (
+    "give what the model changes itself a buffer, by register_buffer, and compute what is normalized or clamped from "
+    "the parameter, in forward"
+)
+
+
+def unfrozen_sentence(name: str) -> str:
+    """Return what is wrong with a parameter that was frozen when the workload was made, and is no longer."""
+    return (
+        f"the parameter {name} was frozen when the workload was made, and needs a gradient since a call of the model, "
+        "so nothing would train it; let it need one from the start, and until it is to be trained use it under "
+        "torch.no_grad(): the optimizer leaves a parameter alone that gets no gradient"
+    )
 
 
 def _buffers(replica: Replica) -> dict[str, Tensor]:
@@ -479,7 +513,7 @@ def _check_whole_numbers(replica: Replica, row: Tensor, examples: int) -> None:
         if dtype.is_floating_point or dtype.is_complex:
             continue
         for span in replica.buffers.spans[dtype]:
-            change = float(span.of(changes).abs().max())
+            change = float(span.of(changes).abs().amax()) if span.of(changes).numel() else 0.0
             if change >= _EXACT:
                 raise WorkloadError(
                     f"the buffer model.{span.name} changes by {change / examples:,.0f} in a shard of {examples} "
