@@ -3,7 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-UV = VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
+UV := $(BIN)/uv
+# It is named, because the user's settings may name another one, as UV_SYSTEM_PYTHON and PIP_USER do.
+INTO := --python $(BIN)/python
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 SBOMS := dist
 
 .DEFAULT_GOAL := help
@@ -15,16 +18,18 @@ help: ## list the verbs
 install: $(INSTALLED) ## set up .venv with everything
 
 # The lock names each package by version and digest, uv too, which makes the download and the copying quick.
+# An interrupted installation may leave a .venv without pip. What builds the project is installed before it, so that
+# only new packages need a network.
 $(INSTALLED): pyproject.toml requirements.lock
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	@$(PYTHON) -c '$(NEW_ENOUGH)' || { \
 	  echo "batchgrowth needs Python 3.11 or newer, and $(PYTHON) is not; name one that is: make PYTHON=python3.12 …"; exit 2; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
+	@{ $(BIN)/python -c '$(NEW_ENOUGH)' && $(BIN)/pip --version; } > /dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || { \
 	  echo "$(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv"; exit 2; }
 	@echo "installing into $(VENV) (torch is large: a minute or more the first time) …"
 	@sed -n '/^uv==/,/[^\\]$$/p' requirements.lock > $(VENV)/uv.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $(VENV)/uv.txt
-	@$(UV) pip install --quiet --compile-bytecode --require-hashes -r requirements.lock
-	@$(UV) pip install --quiet --no-deps --build-constraints requirements.lock --editable .
+	@PIP_USER=0 $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $(VENV)/uv.txt
+	@$(UV) pip install $(INTO) --quiet --compile-bytecode --require-hashes -r requirements.lock
+	@$(UV) pip install $(INTO) --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 run: $(INSTALLED) ## train the example job on real data, with plots; again: resumes it, or reports that it has ended
@@ -119,7 +124,7 @@ package: $(INSTALLED) ## wheel, sdist, and the chart in one file with the Dask o
 	$(BIN)/python -m charts package dist
 
 lock: $(INSTALLED) ## update the locked versions
-	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --group dev \
+	$(UV) pip compile $(INTO) --quiet --universal --python-version 3.11 --generate-hashes --all-extras --group dev \
 	  --no-annotate --no-header --upgrade pyproject.toml -o requirements.lock
 
 clean: ## remove what was built here; runs/ stays
