@@ -47,13 +47,16 @@ supply: $(INSTALLED) sboms
 	$(BIN)/pip-licenses
 	$(BIN)/python -m cluster.supply
 
-# The environments hold what the Dockerfile installs, as hard links to uv's cache, for the Python of .venv.
+# The environments hold what the Dockerfile installs, as hard links to uv's cache, for the Python of .venv. After
+# `make install` all of it is in the cache, and no network is needed.
+PARTS = --quiet --python $(VENV)/$$image --requirements pyproject.toml --extra $$image
 sboms: $(INSTALLED) ## what each image is made of, as CycloneDX, in dist/
 	@mkdir -p $(SBOMS)
 	@set -e; for image in operator trainer; do \
 	  rm -rf $(VENV)/$$image; \
 	  $(UV) venv --quiet --python $(BIN)/python $(VENV)/$$image; \
-	  $(UV) pip install --quiet --python $(VENV)/$$image --requirements pyproject.toml --extra $$image --constraints requirements.lock; \
+	  $(UV) pip install --offline $(PARTS) --constraints requirements.lock 2> /dev/null \
+	    || $(UV) pip install $(PARTS) --constraints requirements.lock; \
 	  $(BIN)/cyclonedx-py environment $(VENV)/$$image --pyproject pyproject.toml --output-reproducible --no-validate \
 	    --output-file $(SBOMS)/$$image.cdx.json; \
 	  rm -rf $(VENV)/$$image; \

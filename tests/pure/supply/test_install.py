@@ -98,3 +98,16 @@ def test_the_project_is_built_by_what_is_installed(checkout: Checkout) -> None:
     [build] = [line for line in checkout.make("install") if "--editable" in line]
 
     assert "--no-deps --no-build-isolation --editable ." in build
+
+
+@pytest.mark.parametrize(("offline", "tries"), [("0", 1), ("1", 2)], ids=["all is cached", "not all is cached"])
+def test_an_sbom_needs_the_network_only_for_what_is_not_cached(offline: str, tries: int, checkout: Checkout) -> None:
+    """`make test` makes one, and promises to need nothing but the machine."""
+    checkout.program(checkout.folder / ".venv" / "bin" / "cyclonedx-py")
+
+    asked = checkout.make("sboms", OFFLINE=offline)
+
+    parts = [line for line in asked if "--extra trainer" in line]
+    assert len(parts) == tries
+    assert "--offline" in parts[0]
+    assert all("--offline" not in line for line in parts[1:])
