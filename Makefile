@@ -110,7 +110,9 @@ cluster-down: $(INSTALLED) ## take it down; only the cache stays
 	@$(BIN)/python -m cluster down
 
 # The shell's KUBECONFIG is ignored: the demo must only run on a cluster that the user chose for it.
-DEMO = $(if $(filter command line,$(origin KUBECONFIG)),--kubeconfig $(KUBECONFIG)) $(if $(VALUES),--values $(VALUES))
+DEMO = $(if $(filter command line,$(origin KUBECONFIG)),--kubeconfig $(call path,$(KUBECONFIG))) $(if $(VALUES),--values $(call path,$(VALUES)))
+# Not every shell replaces the ~ in KUBECONFIG=~/…
+path = "$(patsubst ~/%,$(HOME)/%,$(1))"
 
 demo: $(INSTALLED) ## install the chart there and train the example job (on yours: make demo KUBECONFIG=FILE VALUES=FILE)
 ifneq ($(origin KUBECONFIG),command line)

@@ -111,3 +111,16 @@ def test_an_sbom_needs_the_network_only_for_what_is_not_cached(offline: str, tri
     assert len(parts) == tries
     assert "--offline" in parts[0]
     assert all("--offline" not in line for line in parts[1:])
+
+
+@pytest.mark.parametrize(
+    ("named", "meant"),
+    [("~/.kube/config", "{home}/.kube/config"), ("{home}/my files/config", "{home}/my files/config")],
+)
+def test_a_kubeconfig_is_one_path(named: str, meant: str, checkout: Checkout, tmp_path: Path) -> None:
+    """Whether the shell replaced its ~ or not, and with spaces."""
+    checkout.make("install")
+
+    asked = checkout.make("demo", f"KUBECONFIG={named.format(home=tmp_path)}", HOME=str(tmp_path))
+
+    assert asked[-1] == f"python -m cluster.demo --kubeconfig {meant.format(home=tmp_path)} PIP_USER="
