@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,6 +127,13 @@ def logs_as_before() -> Iterator[None]:
     for name in list(logging.root.manager.loggerDict):
         logger = logging.getLogger(name)
         logger.setLevel(before.get(logger, logging.NOTSET))
+
+
+def pytest_configure() -> None:
+    """Behind a proxy, connections to the servers that tests start on this machine still go there directly."""
+    if urllib.request.getproxies():
+        given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(filter(None, [given, "127.0.0.1,::1,[::1],localhost"]))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
