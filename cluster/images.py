@@ -58,9 +58,10 @@ def whole_archive(target: str, say: Say) -> Path:
     path = cache() / "images" / f"whole-{target}-{_key_of(_of_dependencies())}.tar"
     if not path.exists():
         _ready_to_build()
-        now = _key_of_now()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Before the archive: an archive without it could never be used.
+        path.with_suffix(".holds").write_text(_key_of_now())
         _build(target, path, say)
-        path.with_suffix(".holds").write_text(now)
     return path
 
 
