@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -65,9 +66,13 @@ def uninstall(cluster: Cluster, namespace: str = NAMESPACE, *, release: str = RE
 
 
 def helm(cluster: Cluster, *arguments: Argument) -> str:
-    """Return helm's output, with its state in a temporary folder. Raises HarnessError if it fails."""
+    """Return helm's output, with its state in a temporary folder. Raises HarnessError if it fails.
+
+    The cluster is that of the kubeconfig, even if the user's HELM_KUBEAPISERVER or HELM_KUBECONTEXT names another one.
+    """
     with tempfile.TemporaryDirectory(prefix="batchgrowth-helm-") as home:
         own = {f"HELM_{kind}_HOME": home for kind in ("CACHE", "CONFIG", "DATA")}
+        own |= {name: "" for name in os.environ if name.startswith("HELM_KUBE")}
         words = [tool(TOOLS, "helm"), "--kubeconfig", cluster.kubeconfig, *arguments]
         return output(words, environment=own)
 
