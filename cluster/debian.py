@@ -8,10 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cluster.errors import HarnessError
-from cluster.processes import Argument, logged
-
-# The sbin folders are not on every user's PATH.
-SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+from cluster.processes import SBIN, Argument, logged, run
 
 NODE = {
     "runc": "runc",  # Debian's has libseccomp; a runc without it refuses every sandbox
@@ -59,6 +56,16 @@ def root_required(what: str) -> None:
     """Raise HarnessError unless the user is root."""
     if os.geteuid() != 0:
         raise HarnessError(f"{what} needs root: it creates network namespaces and mounts")
+
+
+def namespaces_required() -> None:
+    """Raise HarnessError unless root may make the namespaces of a node, which most containers are refused."""
+    tried = run(["unshare", "--pid", "--fork", "--mount", "--mount-proc", "--net", "true"])
+    if tried.returncode:
+        raise HarnessError(
+            f"a node needs namespaces of its own, which this machine refuses: {tried.stderr.strip()}; if it is a "
+            "container, run it privileged"
+        )
 
 
 def _found(name: str) -> str | None:
