@@ -133,7 +133,9 @@ def pytest_configure() -> None:
     """Behind a proxy, connections to the servers that tests start on this machine still go there directly."""
     if urllib.request.getproxies():
         given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
-        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(filter(None, [given, "127.0.0.1,::1,[::1],localhost"]))
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(
+            filter(None, [given, "127.0.0.1,::1,[::1],localhost"])
+        )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
