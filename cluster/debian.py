@@ -18,7 +18,9 @@ NODE = {
     "ip": "iproute2",
     "mount": "mount",
 }
-IMAGES = {"buildah": "buildah", "mmdebstrap": "mmdebstrap"}
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+"""The keys by which mmdebstrap checks Debian's packages; on Ubuntu no package that it needs brings them."""
+IMAGES = {"buildah": "buildah", "mmdebstrap": "mmdebstrap", KEYRING: "debian-archive-keyring"}
 
 
 def program(name: str) -> Path:
@@ -69,4 +71,7 @@ def namespaces_required() -> None:
 
 
 def _found(name: str) -> str | None:
+    """Return the path of a program, or of a file that is named by its path; None if it is missing."""
+    if name.startswith("/"):
+        return name if Path(name).exists() else None
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *SBIN]))
