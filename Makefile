@@ -3,7 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-UV = VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
+UV := $(BIN)/uv
+# It is named, because the user's settings may name another one, as UV_SYSTEM_PYTHON and PIP_USER do.
+INTO := --python $(BIN)/python
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 SBOMS := dist
 
 .DEFAULT_GOAL := help
@@ -15,16 +18,18 @@ help: ## list the verbs
 install: $(INSTALLED) ## set up .venv with everything
 
 # The lock names each package by version and digest, uv too, which makes the download and the copying quick.
+# An interrupted installation may leave a .venv without pip. What builds the project is installed before it, so that
+# only new packages need a network.
 $(INSTALLED): pyproject.toml requirements.lock
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	@$(PYTHON) -c '$(NEW_ENOUGH)' || { \
 	  echo "batchgrowth needs Python 3.11 or newer, and $(PYTHON) is not; name one that is: make PYTHON=python3.12 …"; exit 2; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
+	@{ $(BIN)/python -c '$(NEW_ENOUGH)' && $(BIN)/pip --version; } > /dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || { \
 	  echo "$(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv"; exit 2; }
 	@echo "installing into $(VENV) (torch is large: a minute or more the first time) …"
 	@sed -n '/^uv==/,/[^\\]$$/p' requirements.lock > $(VENV)/uv.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $(VENV)/uv.txt
-	@$(UV) pip install --quiet --compile-bytecode --require-hashes -r requirements.lock
-	@$(UV) pip install --quiet --no-deps --build-constraints requirements.lock --editable .
+	@PIP_USER=0 $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $(VENV)/uv.txt
+	@$(UV) pip install $(INTO) --quiet --compile-bytecode --require-hashes -r requirements.lock
+	@$(UV) pip install $(INTO) --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 run: $(INSTALLED) ## train the example job on real data, with plots; again: resumes it, or reports that it has ended
@@ -42,13 +47,16 @@ supply: $(INSTALLED) sboms
 	$(BIN)/pip-licenses
 	$(BIN)/python -m cluster.supply
 
-# The environments hold what the Dockerfile installs, as hard links to uv's cache, for the Python of .venv.
+# The environments hold what the Dockerfile installs, as hard links to uv's cache, for the Python of .venv. After
+# `make install` all of it is in the cache, and no network is needed.
+PARTS = --quiet --python $(VENV)/$$image --requirements pyproject.toml --extra $$image
 sboms: $(INSTALLED) ## what each image is made of, as CycloneDX, in dist/
 	@mkdir -p $(SBOMS)
 	@set -e; for image in operator trainer; do \
 	  rm -rf $(VENV)/$$image; \
 	  $(UV) venv --quiet --python $(BIN)/python $(VENV)/$$image; \
-	  $(UV) pip install --quiet --python $(VENV)/$$image --requirements pyproject.toml --extra $$image --constraints requirements.lock; \
+	  $(UV) pip install --offline $(PARTS) --constraints requirements.lock 2> /dev/null \
+	    || $(UV) pip install $(PARTS) --constraints requirements.lock; \
 	  $(BIN)/cyclonedx-py environment $(VENV)/$$image --pyproject pyproject.toml --output-reproducible --no-validate \
 	    --output-file $(SBOMS)/$$image.cdx.json; \
 	  rm -rf $(VENV)/$$image; \
@@ -102,7 +110,9 @@ cluster-down: $(INSTALLED) ## take it down; only the cache stays
 	@$(BIN)/python -m cluster down
 
 # The shell's KUBECONFIG is ignored: the demo must only run on a cluster that the user chose for it.
-DEMO = $(if $(filter command line,$(origin KUBECONFIG)),--kubeconfig $(KUBECONFIG)) $(if $(VALUES),--values $(VALUES))
+DEMO = $(if $(filter command line,$(origin KUBECONFIG)),--kubeconfig $(call path,$(KUBECONFIG))) $(if $(VALUES),--values $(call path,$(VALUES)))
+# Not every shell replaces the ~ in KUBECONFIG=~/…
+path = "$(patsubst ~/%,$(HOME)/%,$(1))"
 
 demo: $(INSTALLED) ## install the chart there and train the example job (on yours: make demo KUBECONFIG=FILE VALUES=FILE)
 ifneq ($(origin KUBECONFIG),command line)
@@ -119,7 +129,7 @@ package: $(INSTALLED) ## wheel, sdist, and the chart in one file with the Dask o
 	$(BIN)/python -m charts package dist
 
 lock: $(INSTALLED) ## update the locked versions
-	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --group dev \
+	$(UV) pip compile $(INTO) --quiet --universal --python-version 3.11 --generate-hashes --all-extras --group dev \
 	  --no-annotate --no-header --upgrade pyproject.toml -o requirements.lock
 
 clean: ## remove what was built here; runs/ stays

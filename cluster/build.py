@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -12,11 +13,13 @@ from time import monotonic
 from cluster.errors import HarnessError
 from cluster.folders import cache
 from cluster.locks import alone
-from cluster.processes import logged, output
+from cluster.processes import logged, output, run
 from cluster.recipe import APISERVER, Group
 
 Say = Callable[[str], None]
 ASSETS = "KUBEBUILDER_ASSETS"
+OLDEST_GO = 21
+"""Of Go 1."""
 
 
 def silence(text: str) -> None:
@@ -33,8 +36,8 @@ def built(group: Group, say: Say) -> Path:
     target = folder_of(group)
     if target.is_dir():
         return target
-    if shutil.which("go") is None:
-        raise HarnessError(f"{', '.join(group.programs)}: not built yet, and Go is missing; install Go 1.21 or newer")
+    if why := _why_no_go():
+        raise HarnessError(f"{', '.join(group.programs)}: not built yet, and {why}")
     with alone(f"bin-{group.name}"):
         if not target.is_dir():  # another process may have built it while this one waited for the lock
             _build(group, target, say)
@@ -65,17 +68,28 @@ def why_no_api_server() -> str | None:
     return f"needs Go, or {ASSETS}"
 
 
+def _why_no_go() -> str:
+    """Return why there is no Go that can build; empty if there is one. Since 1.21 it fetches a newer one if need be."""
+    if shutil.which("go") is None:
+        return "Go is not on PATH, of which sudo has its own; install Go 1.21 or newer"
+    version = run(["go", "env", "GOVERSION"]).stdout.strip()
+    known = re.match(r"go1\.(\d+)", version)
+    return f"{version} is too old; install Go 1.21 or newer" if known and int(known[1]) < OLDEST_GO else ""
+
+
 def _build(group: Group, target: Path, say: Say) -> None:
     say(f"building {', '.join(group.programs)} from Go modules (minutes the first time) …")
     began = monotonic()
     target.parent.mkdir(parents=True, exist_ok=True)
     for stale in target.parent.glob(f".{group.name}-*"):  # left by a build that was killed
         shutil.rmtree(stale)
+    log = target.parent / f"{group.name}.log"  # not in the folder, which is removed if a build fails
+    log.unlink(missing_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{group.name}-", dir=target.parent))
     try:
         for name, package in group.programs.items():
             command = ["nice", "-n", "19", "go", "build", "-mod=readonly", "-trimpath", "-buildvcs=false", *group.flags]
-            logged([*command, "-o", work / name, package], work / "build.log", folder=group.folder, environment=_PLAIN)
+            logged([*command, "-o", work / name, package], log, folder=group.folder, environment=_PLAIN)
         for name, (module, path) in group.files.items():
             shutil.copyfile(_module_folder(group, module) / path, work / name)
         work.chmod(0o755)

@@ -18,11 +18,16 @@ class Daemons:
     folder: Path
 
     def start(self, name: str, argv: Sequence[Argument]) -> Server:
-        """Start a server in a new session and record its process id and start time."""
+        """Start a server in a new session and record its process id and start time; stop it if that fails."""
         server = start(name, argv, self.folder / f"{name}.log")
-        # With its start time, because process ids are reused.
-        begun = psutil.Process(server.process.pid).create_time()
-        (self.folder / f"{name}.pid").write_text(f"{server.process.pid} {begun}")
+        note = self.folder / f"{name}.pid"
+        try:
+            note.write_text(_identity(psutil.Process(server.process.pid)))
+        except OSError:  # the disk is full
+            server.process.kill()
+            server.process.wait()
+            note.unlink(missing_ok=True)
+            raise
         return server
 
     def names(self) -> list[str]:
@@ -31,13 +36,21 @@ class Daemons:
 
     def process(self, name: str) -> psutil.Process | None:
         """Return the server's process; None if it has ended."""
-        path = self.folder / f"{name}.pid"
-        if not path.exists():
+        note = self.folder / f"{name}.pid"
+        identity = note.read_text() if note.exists() else ""
+        if not identity:  # empty if the machine lost its power
             return None
-        pid, begun = path.read_text().split()
         try:
-            process = psutil.Process(int(pid))
-            same = abs(process.create_time() - float(begun)) < 1 and process.status() != psutil.STATUS_ZOMBIE
+            process = psutil.Process(int(identity.partition(" ")[0]))
+            same = _identity(process) == identity and process.status() != psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return None
         return process if same else None
+
+
+def _identity(process: psutil.Process) -> str:
+    """Return its id and when it started, because ids are reused.
+
+    The time is one since the machine's start, because whoever sets the clock moves both.
+    """
+    return f"{process.pid} {process.create_time() - psutil.boot_time():.2f}"

@@ -8,10 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cluster.errors import HarnessError
-from cluster.processes import Argument, logged
-
-# The sbin folders are not on every user's PATH.
-SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+from cluster.processes import SBIN, Argument, logged, run
 
 NODE = {
     "runc": "runc",  # Debian's has libseccomp; a runc without it refuses every sandbox
@@ -21,7 +18,9 @@ NODE = {
     "ip": "iproute2",
     "mount": "mount",
 }
-IMAGES = {"buildah": "buildah", "mmdebstrap": "mmdebstrap"}
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+"""The keys by which mmdebstrap checks Debian's packages; on Ubuntu no package that it needs brings them."""
+IMAGES = {"buildah": "buildah", "mmdebstrap": "mmdebstrap", KEYRING: "debian-archive-keyring"}
 
 
 def program(name: str) -> Path:
@@ -61,5 +60,18 @@ def root_required(what: str) -> None:
         raise HarnessError(f"{what} needs root: it creates network namespaces and mounts")
 
 
+def namespaces_required() -> None:
+    """Raise HarnessError unless root may make the namespaces of a node, which most containers are refused."""
+    tried = run(["unshare", "--pid", "--fork", "--mount", "--mount-proc", "--net", "true"])
+    if tried.returncode:
+        raise HarnessError(
+            f"a node needs namespaces of its own, which this machine refuses: {tried.stderr.strip()}; if it is a "
+            "container, run it privileged"
+        )
+
+
 def _found(name: str) -> str | None:
+    """Return the path of a program, or of a file that is named by its path; None if it is missing."""
+    if name.startswith("/"):
+        return name if Path(name).exists() else None
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *SBIN]))

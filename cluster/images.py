@@ -12,7 +12,7 @@ from pathlib import Path
 from time import monotonic
 
 from cluster.build import Say, built, silence
-from cluster.debian import IMAGES, require, root_required
+from cluster.debian import IMAGES, KEYRING, require, root_required
 from cluster.errors import HarnessError
 from cluster.folders import cache
 from cluster.layers import digest, swap_last_layer, with_another_layer
@@ -58,9 +58,10 @@ def whole_archive(target: str, say: Say) -> Path:
     path = cache() / "images" / f"whole-{target}-{_key_of(_of_dependencies())}.tar"
     if not path.exists():
         _ready_to_build()
-        now = _key_of_now()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Before the archive: an archive without it could never be used.
+        path.with_suffix(".holds").write_text(_key_of_now())
         _build(target, path, say)
-        path.with_suffix(".holds").write_text(now)
     return path
 
 
@@ -181,7 +182,7 @@ def _base(say: Say) -> str:
     log = cache() / "images" / "base.log"
     with tempfile.TemporaryDirectory(prefix="batchgrowth-base-") as work:
         packages = f"--include={','.join(BASE_PACKAGES)}"
-        command = ("mmdebstrap", "--variant=minbase", packages, SUITE, "base.tar")
+        command = ("mmdebstrap", "--variant=minbase", f"--keyring={KEYRING}", packages, SUITE, "base.tar")
         logged(command, log, folder=Path(work))
         (Path(work) / "Dockerfile").write_text("FROM scratch\nADD base.tar /\n")
         logged([*BUD, "-t", name, "."], log, folder=Path(work))

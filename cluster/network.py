@@ -13,6 +13,8 @@ BRIDGE, BRIDGE_MAC = "pods0", "0a:e7:00:00:00:01"
 """The pods' bridge. Without an address of its own, it takes the least of its ports', another one whenever pods come or
 go, and for half a minute what pods send to the one before is lost.
 """
+RANGES = ("10.231.0.0/16", "fd0a:e7::/48")
+"""The ranges that have all addresses of a cluster, of IPv4 and of IPv6."""
 API_PORT = 6443
 QUEUE = 100
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -67,9 +68,17 @@ def uninstall(cluster: Cluster, namespace: str = NAMESPACE, *, release: str = RE
 def helm(cluster: Cluster, *arguments: Argument) -> str:
     """Return helm's output, with its state in a temporary folder. Raises HarnessError if it fails."""
     with tempfile.TemporaryDirectory(prefix="batchgrowth-helm-") as home:
-        own = {f"HELM_{kind}_HOME": home for kind in ("CACHE", "CONFIG", "DATA")}
         words = [tool(TOOLS, "helm"), "--kubeconfig", cluster.kubeconfig, *arguments]
-        return output(words, environment=own)
+        return output(words, environment=settings_of_helm(home))
+
+
+def settings_of_helm(home: str | Path) -> dict[str, str]:
+    """Return environment variables with which helm keeps its state in a folder, and takes no cluster from the user's.
+
+    HELM_KUBEAPISERVER and its kin count for more than a kubeconfig.
+    """
+    own = {f"HELM_{kind}_HOME": str(home) for kind in ("CACHE", "CONFIG", "DATA")}
+    return own | {name: "" for name in os.environ if name.startswith("HELM_KUBE")}
 
 
 def load_images(cluster: LocalCluster, say: Say = silence) -> Values:

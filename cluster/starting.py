@@ -12,7 +12,7 @@ from cluster.build import Say, built
 from cluster.certificates import Authority
 from cluster.control_plane import MASTERS, ControlPlane, Ports
 from cluster.debian import NODE as NODE_PACKAGES
-from cluster.debian import program, require, root_required
+from cluster.debian import namespaces_required, program, require, root_required
 from cluster.errors import HarnessError
 from cluster.folders import cache
 from cluster.images import load, pause_archive
@@ -32,6 +32,7 @@ def start(cluster: LocalCluster, *, num_fake: int, gpus: int, say: Say, addresse
     """
     root_required("a node")
     require(NODE_PACKAGES)
+    namespaces_required()
     for group in GROUPS:
         built(group, say)
     if cluster.is_up():
@@ -45,10 +46,10 @@ def start(cluster: LocalCluster, *, num_fake: int, gpus: int, say: Say, addresse
     (cluster.folder / "family").write_text((addresses or network.IPV4).family)
     try:
         _start(cluster, num_fake, gpus)
-    except HarnessError as error:
+    except (HarnessError, OSError) as error:
         logs = _save_logs(cluster)
         stop(cluster)
-        raise HarnessError(f"{error}\nAll logs are in {logs}") from error
+        raise HarnessError(f"{error}\n{logs}") from error
     except BaseException:
         stop(cluster)
         raise
@@ -131,11 +132,14 @@ def _is_ready(cluster: LocalCluster) -> bool:
     return cluster.kubectl("get", "node", NODE, "-o", path).stdout == "True"
 
 
-def _save_logs(cluster: LocalCluster) -> Path:
-    """Copy the logs to a folder that outlives the cluster."""
+def _save_logs(cluster: LocalCluster) -> str:
+    """Copy the logs to a folder that outlives the cluster; return where they are, or why they are nowhere."""
     target = cache() / "logs-of-the-last-failure"
     shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
-    for log in cluster.folder.glob("*.log"):
-        shutil.copyfile(log, target / log.name)
-    return target
+    try:
+        target.mkdir(parents=True)
+        for log in cluster.folder.glob("*.log"):
+            shutil.copyfile(log, target / log.name)
+    except OSError as error:
+        return f"The logs could not be saved: {error}"
+    return f"All logs are in {target}"

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,11 @@ ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "tests"))  # so that the tests can import object_store and its neighbours
 sys.path.append(str(ROOT))  # and bench and docs
 
+OF_TERMINALS = (
+    *("CLICOLOR_FORCE", "FORCE_COLOR", "GITHUB_ACTIONS", "NO_COLOR", "PY_COLORS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"),
+    *("COLUMNS", "LINES"),
+)
+"""Environment variables that change what commands print."""
 SMALL = """
 apiVersion: batchgrowth.dev/v1alpha1
 kind: BatchGrowthJob
@@ -126,6 +132,24 @@ def logs_as_before() -> Iterator[None]:
     for name in list(logging.root.manager.loggerDict):
         logger = logging.getLogger(name)
         logger.setLevel(before.get(logger, logging.NOTSET))
+
+
+def pytest_configure() -> None:
+    """Behind a proxy, connections to the servers that tests start on this machine still go there directly."""
+    if urllib.request.getproxies():
+        given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(
+            filter(None, [given, "127.0.0.1,::1,[::1],localhost"])
+        )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _plain_output() -> Iterator[None]:
+    """Commands print as into a file, whatever the shell says of terminals, as that of GitHub's CI does."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in OF_TERMINALS:
+            patch.delenv(name, raising=False)
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

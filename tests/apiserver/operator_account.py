@@ -14,6 +14,7 @@ from cluster.apiserver import ApiServer
 from cluster.build import tool
 from cluster.processes import output
 from cluster.recipe import KUBERNETES, TOOLS
+from cluster.release import settings_of_helm
 
 HOME, ACCOUNT = "operators", "batchgrowth"
 KINDS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
@@ -28,7 +29,7 @@ def rendered(folder: Path, *arguments: str, release: str = ACCOUNT) -> list[dict
         dask_operator.vendor(copy / "charts")
     place = ("--namespace", HOME, "--kube-version", KUBERNETES, "--no-hooks", "-f", CHART / "ci" / "images-values.yaml")
     text = output(
-        [tool(TOOLS, "helm"), "template", release, copy, *place, *arguments], environment={"HOME": str(folder)}
+        [tool(TOOLS, "helm"), "template", release, copy, *place, *arguments], environment=settings_of_helm(folder)
     )
     return [body for body in yaml.safe_load_all(text) if body and "dask-kubernetes" not in body["metadata"]["name"]]
 

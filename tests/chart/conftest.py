@@ -20,6 +20,7 @@ from cluster.apiserver import ApiServer  # noqa: E402
 from cluster.build import ASSETS, folder_of  # noqa: E402
 from cluster.prometheus import Prometheus  # noqa: E402
 from cluster.recipe import APISERVER, KUBERNETES, PROMETHEUS, TOOLS  # noqa: E402
+from cluster.release import settings_of_helm  # noqa: E402
 
 RELEASE = "batchgrowth"
 IMAGES = ("-f", str(CHART / "ci" / "images-values.yaml"))
@@ -68,14 +69,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
-    """Returns a function that runs helm, with its state in a temporary folder."""
+    """Returns a function that runs helm, with its state in a temporary folder, and with no cluster unless one is given.
+
+    It has the rest of the environment: a helm on PATH may be a script that looks there for the program.
+    """
     program, home = _helm(), tmp_path_factory.mktemp("helm")
     assert program is not None
 
     def call(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-        own = {"HOME": str(home), "HELM_CACHE_HOME": str(home), "HELM_CONFIG_HOME": str(home)}
+        own = settings_of_helm(home) | {"KUBECONFIG": str(home / "none")}
         words = [program, *map(str, arguments)]
-        return subprocess.run(words, env=own | environment, capture_output=True, text=True, check=False)
+        return subprocess.run(words, env=os.environ | own | environment, capture_output=True, text=True, check=False)
 
     return call
 

@@ -61,6 +61,7 @@ def why_no_cluster() -> str | None:
         return f"needs {KUBECONFIG}, or Go to build Kubernetes with"
     try:
         debian.require((*debian.NODE, *debian.IMAGES))
+        debian.namespaces_required()
     except HarnessError as error:
         return str(error)
     return None

@@ -1,11 +1,11 @@
 """The pages agree with the repository: no dead link, no page missing from the index, no path that is gone."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 from batchgrowth.choices import CHOICES
+from repository import tracked
 
 from docs.generate import choices_page, choices_table, generated, with_choices
 
@@ -19,9 +19,7 @@ PATH = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]*)`")
 
 def pages() -> list[Path]:
     """Every Markdown file that git tracks or would track."""
-    words = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.md"]
-    listed = subprocess.run(words, cwd=ROOT, capture_output=True, check=True, text=True).stdout
-    return sorted(ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file())
+    return [path for path in tracked(others=True) if path.suffix == ".md"]
 
 
 def prose(page: Path) -> str:

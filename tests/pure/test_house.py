@@ -10,18 +10,13 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, req
 from pathlib import Path
 
 import pytest
+from repository import tracked
 
 ROOT = Path(__file__).parents[2]
 ONLY_IF_THERE = {"IPython", "mlflow", "pandas", "wandb"}
 """What the trainer uses where a user has installed it; each import is told or done without."""
 ROOMS = ("operator", "trainer", "plan", "tests")
 PACKAGES = ("operator/batchgrowth_operator", "plan/batchgrowth", "trainer/batchgrowth_trainer")
-
-
-def tracked() -> list[Path]:
-    """Every file that git knows."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
-    return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
 
 
 def test_no_package_shadows_a_standard_module() -> None:
@@ -107,6 +102,23 @@ def test_no_file_names_a_machine_or_a_registry(word: str) -> None:
     guilty = [path for path in tracked() if path.suffix not in binary and word in path.read_text(errors="replace")]
 
     assert guilty == []
+
+
+def test_the_files_are_known_without_git(tmp_path: Path) -> None:
+    """As in an archive of the repository, where the tests run too: none of what was made there counts."""
+    made = (
+        ".venv/bin/python",
+        "plan/__pycache__/a.pyc",
+        "dist/a.whl",
+        "runs/digits/log",
+        "charts/batchgrowth/charts/a",
+    )
+    for name in ("README.md", "plan/data/runs/a.py", ".ci/run", *made):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+
+    assert tracked(tmp_path) == [tmp_path / name for name in (".ci/run", "README.md", "plan/data/runs/a.py")]
+    assert ROOT / "Makefile" in tracked()
 
 
 def test_the_trainer_names_the_dtype_of_its_tensors() -> None:

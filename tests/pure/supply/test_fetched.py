@@ -15,7 +15,10 @@ ROOT = Path(__file__).parents[3]
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
 MAKEFILE = (ROOT / "Makefile").read_text()
 LOCK = dict(PIN.findall((ROOT / "requirements.lock").read_text()))
-CHECKED = re.compile(r"--require-hashes|--constraints \S*requirements\.lock|--build-constraints \S*requirements\.lock")
+CHECKED = re.compile(
+    r"--require-hashes|--constraints \S*requirements\.lock|--build-constraints \S*requirements\.lock"
+    r"|--no-build-isolation"  # then what is installed builds
+)
 INSTALL = re.compile(r"pip install\b.*?(?=&&|\n|$)")
 
 

@@ -75,3 +75,23 @@ def test_an_archive_belongs_to_the_build_whose_layers_it_refers_to(tmp_path: Pat
             archive.addfile(entry, io.BytesIO(index))
         builds.append(images.archive_upon(whole, "operator", "code").name)
     assert builds[0] == builds[2] != builds[1]
+
+
+def test_a_build_that_a_full_disk_ends_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No archive is left of which it is unknown which code it holds; such a one could neither be used nor built."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(images, "_ready_to_build", lambda: None)
+    monkeypatch.setattr(images, "_build", lambda target, path, say: path.write_bytes(b"layers"))
+    written = Path.write_text
+
+    def full(path: Path, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        images.archives_of("operator", print)
+    monkeypatch.setattr(Path, "write_text", written)
+
+    [archive] = images.archives_of("operator", print)
+
+    assert archive.read_bytes() == b"layers"

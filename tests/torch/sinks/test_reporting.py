@@ -403,6 +403,8 @@ def test_a_proxy_in_the_environment_is_not_asked_for_the_api_server(
     """The company's, which a job's `env` names for its data, and which knows nothing of the cluster."""
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
     port, seen = api_server
     (tmp_path / "token").write_text("token")
     stored["text"] = json.dumps({"metadata": {"resourceVersion": "7"}})
