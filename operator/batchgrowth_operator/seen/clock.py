@@ -81,10 +81,8 @@ def seconds_since(text: str | None, now: datetime) -> float:
     return max(0.0, (now - datetime.fromisoformat(text)).total_seconds())
 
 
-def seconds_until(text: str | None, now: datetime) -> float:
-    """Return the seconds from `now` to the timestamp; 0 without a timestamp, or if it lies in the past."""
-    if not text:
-        return 0.0
+def seconds_until(text: str, now: datetime) -> float:
+    """Return the seconds from `now` to the timestamp; 0 if it lies in the past."""
     return max(0.0, (datetime.fromisoformat(text) - now).total_seconds())
 
 

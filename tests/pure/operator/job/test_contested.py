@@ -265,6 +265,23 @@ def test_the_manager_of_a_list_is_named(training_world: MakeWorld) -> None:
     assert message(world).startswith("adopter changes metadata.ownerReferences[0000-1111].controller of the Deployment")
 
 
+def test_the_manager_of_entries_of_a_list_that_counts_as_a_whole_is_named(training_world: MakeWorld) -> None:
+    """The job has no key by which the entries could be matched."""
+    spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+
+    def add_a_zone(world: Any) -> None:
+        pods = world.deployment["spec"]["template"]["spec"]
+        pods["topologySpreadConstraints"] = [spread, spread | {"topologyKey": "zone"}]
+        entry = 'k:{"topologyKey":"zone","whenUnsatisfiable":"ScheduleAnyway"}'
+        owned = {"f:spec": {"f:template": {"f:spec": {"f:topologySpreadConstraints": {entry: {}}}}}}
+        world.deployment["metadata"]["managedFields"] = [{"manager": "kyverno", "fieldsV1": owned}]
+
+    world = training_world(pods={"topologySpreadConstraints": [spread]})
+    fight(world, add_a_zone, 8)
+
+    assert message(world).startswith("kyverno changes spec.template.spec.topologySpreadConstraints of the Deployment")
+
+
 def test_another_owner_beside_the_job_is_no_fight(training_world: MakeWorld) -> None:
     """The API server merges owners by their uid, so that the operator's own reference would be put back in vain."""
 
