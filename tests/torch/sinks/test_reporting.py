@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.contract.progress import LONGEST_CAUSE, LONGEST_PERIOD_SECONDS, MOST_DIFFERING, Progress, WentBack
-from batchgrowth.errors import CheckpointError, PlanError
+from batchgrowth.errors import CheckpointError, Interrupted, PlanError
 from batchgrowth.expected_batch import ExpectedBatch
 from batchgrowth.names import LAST_START
 from batchgrowth.plan import BatchDecision, make_plan
@@ -519,3 +520,28 @@ def test_the_trainer_of_a_pod(tmp_path: Path, small_job: MakeJob) -> None:
     refused(CheckpointError.exit_code, "--output-dir job.json: ")
     (tmp_path / "plan.json").write_text("{}")
     refused(PlanError.exit_code, "another plan")
+
+
+@pytest.mark.parametrize("loading", ["batchgrowth.cli", "torch"])
+def test_a_trainer_that_still_loads_ends_at_once(tmp_path: Path, small_job: MakeJob, loading: str) -> None:
+    """The first process of a container ignores signals without a handler, and would begin to train."""
+    job = small_job()
+    (tmp_path / "job.json").write_text(job.model_dump_json(by_alias=True, exclude_none=True))
+    (tmp_path / "plan.json").write_text(json.dumps(make_plan(job.spec).to_json()))
+    code = f"""
+import os, runpy, sys
+
+class Eviction:
+    def find_spec(self, name, *_):
+        if name == "{loading}":
+            os.kill(os.getpid(), {signal.SIGTERM.value})
+
+sys.meta_path.insert(0, Eviction())
+sys.argv[1:] = ["--job", "job.json", "--plan", "plan.json", "--output-dir", "checkpoints", "--metrics-port", "0"]
+runpy.run_module("batchgrowth_trainer", run_name="__main__", alter_sys=True)
+"""
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+
+    assert ended.returncode == Interrupted.exit_code
+    assert "Traceback" not in ended.stderr
