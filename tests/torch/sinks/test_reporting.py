@@ -4,6 +4,7 @@ import json
 import math
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.contract.progress import LONGEST_CAUSE, LONGEST_PERIOD_SECONDS, MOST_DIFFERING, Progress, WentBack
 from batchgrowth.errors import CheckpointError, Interrupted, PlanError
@@ -411,6 +413,44 @@ def test_a_proxy_in_the_environment_is_not_asked_for_the_api_server(
     patch, _ = to_config_map("team", "digits-progress", environment, tmp_path)
     patch("one")
     assert 2 == len(seen)
+
+
+def test_the_authority_of_the_api_server_may_be_replaced(tmp_path: Path) -> None:
+    """The kubelet replaces ca.crt as it does the token, and a training outlasts many an authority."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PATCH(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.do_GET()
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"metadata": {"resourceVersion": "7"}}')
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Nothing."""
+
+    (tmp_path / "token").write_text("token")
+    served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.socket = served.wrap_socket(server.socket, server_side=True)
+        environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(server.server_port)}
+        patch, _ = to_config_map("team", "digits-progress", environment, tmp_path)
+        with pytest.raises(FileNotFoundError):
+            patch("the kubelet is late")
+
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            for report in ("one", "two"):
+                authority = trustme.CA()
+                authority.issue_cert("127.0.0.1").configure_cert(served)
+                authority.cert_pem.write_to_path(tmp_path / "ca.crt")
+                patch(report)
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.mark.parametrize("broken", [IncompleteRead(b"{"), BadStatusLine("garbage")], ids=repr)
