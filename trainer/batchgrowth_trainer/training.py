@@ -38,7 +38,7 @@ from batchgrowth_trainer.record.same_job import ThisJob
 from batchgrowth_trainer.record.snapshot import Trained, weights_sha256
 from batchgrowth_trainer.record.storage import CHECKPOINTS, reported_as_checkpoint_error
 from batchgrowth_trainer.record.workload_source import ORIGIN_FILE, Origin
-from batchgrowth_trainer.sinks.events import Finished, Held, Note, Sink, Sinks, Started, Stopped
+from batchgrowth_trainer.sinks.events import Finished, FoundFinished, Held, Note, Sink, Sinks, Started, Stopped
 from batchgrowth_trainer.sinks.log import Journal, LogLines
 from batchgrowth_trainer.sinks.telemetry import Endpoint, Telemetry
 from batchgrowth_trainer.sinks.trackers.tracking import check_installed, tracking
@@ -150,6 +150,7 @@ def train(
         if saved is not None and finished is not None and course.plan.is_done(position):
             note(f"{name} is trained already: {checkpoints.place} has the result. "
                  "Omit --resume, or give another --output-dir, to train it again.")  # fmt: skip
+            audience.handle(FoundFinished(course.plan, position, course.decisions, finished))
             return finished
 
         history = stack.enter_context(_history(folder, saved))

@@ -286,6 +286,23 @@ def test_a_trainer_that_has_nothing_new_reports_all_the_same(
     assert all(replace(report, beat=1) == reports[0] for report in reports)
 
 
+def test_an_earlier_run_that_did_every_update_is_reported(tmp_path: Path, small_job: MakeJob) -> None:
+    """A job that was deleted and made again with the same place for its checkpoints has no report of that run."""
+    job = small_job()
+    summary = train(job, Options(output_dir=tmp_path))
+    reporter = Reporter(lambda _: None)
+    assert summary == train(job, Options(output_dir=tmp_path, resume=True), [reporter])
+    reporter.handle(Stopped())
+
+    plan = make_plan(job.spec)
+    told = Progress.from_json(reporter.newest)
+    assert (told.update, told.epoch, told.stage) == (plan.updates, plan.epochs, len(plan.stages) - 1)
+    assert (told.weights_sha256, told.loss) == (summary["weightsSha256"], summary["finalLoss"])
+    assert told.metrics == summary["metrics"]
+    assert told.checkpoint_update == plan.updates
+    assert told.eta_seconds == 0.0
+
+
 @pytest.mark.fault("O25")
 def test_the_times_at_which_the_newest_stages_began_are_reported(small_job: MakeJob) -> None:
     reporter = Reporter(lambda _: None)
