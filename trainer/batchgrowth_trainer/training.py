@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from batchgrowth.contract.logs import DEFAULT_LOGS, Logs
-from batchgrowth.errors import Interrupted, Superseded
+from batchgrowth.errors import Interrupted, StorageError, Superseded
 from batchgrowth.evaluations import BestEvaluation, early_end
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.position import Position
@@ -429,9 +429,9 @@ def _history(folder: OutputFolder, saved: Saved | None) -> Iterator[History]:
     """Yield the history, continued by a resume or else new. Raises CheckpointError if it cannot be written."""
     with reported_as_checkpoint_error():
         if saved is None:
-            history = History(folder.path, new=True)
+            history = History(folder.path, new=True, check_held=folder.check_held)
         else:
-            history = History(folder.path, saved.snapshot.position.update)
+            history = History(folder.path, saved.snapshot.position.update, check_held=folder.check_held)
     try:
         yield history
     except Superseded:
@@ -439,7 +439,7 @@ def _history(folder: OutputFolder, saved: Saved | None) -> Iterator[History]:
             history.discard()
         raise
     except BaseException:
-        with suppress(OSError):  # the error that ends the run says more
+        with suppress(OSError, StorageError, Superseded):  # the error that ends the run says more
             history.close()
         raise
     with reported_as_checkpoint_error():

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from batchgrowth.errors import CheckpointError, DataError
+from batchgrowth.errors import CheckpointError, DataError, StorageError
 from batchgrowth_trainer.record import history as history_module
 from batchgrowth_trainer.record.history import LEAST_HEADER, EvaluationRow, History, HistoryRow, ResizeRow
 from batchgrowth_trainer.record.runs import read_run
@@ -264,6 +264,20 @@ def test_rows_wait_in_memory_for_a_full_disk(tmp_path: Path, monkeypatch: pytest
         assert updates_in(tmp_path) == [1]
         last = history.last_update
     assert list(range(1, last + 1)) == updates_in(tmp_path)
+
+
+def test_rows_wait_in_memory_while_the_lock_cannot_be_read(tmp_path: Path) -> None:
+    trouble = [StorageError("the lock cannot be read")]
+
+    def check_held() -> None:
+        if trouble:
+            raise trouble.pop()
+
+    with closing(History(tmp_path, check_held=check_held)) as history:
+        history.append(row(1))
+        assert not (tmp_path / "history.csv").exists()
+        history.append(row(2))
+    assert updates_in(tmp_path) == [1, 2]
 
 
 def test_a_missing_right_is_an_error_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
