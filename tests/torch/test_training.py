@@ -13,11 +13,21 @@ from typing import Any
 
 import pytest
 import small
-from batchgrowth.errors import CheckpointError, ClusterError, Interrupted, PortError, StorageError, WorkloadError
+from batchgrowth.errors import (
+    CheckpointError,
+    ClusterError,
+    Interrupted,
+    PortError,
+    StorageError,
+    Superseded,
+    WorkloadError,
+)
 from batchgrowth.plan import make_plan
 from batchgrowth_trainer import training
 from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.record import checkpoint
+from batchgrowth_trainer.record import history as history_module
+from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.record.output import OutputFolder
 from batchgrowth_trainer.sinks.events import Event, note_of
 from batchgrowth_trainer.training import Options, train
@@ -191,6 +201,30 @@ def test_a_run_that_ended_between_checkpoint_and_summary_is_concluded(small_job:
     (tmp_path / "summary.json").unlink()
     again = train(small_job(), Options(output_dir=tmp_path, resume=True))
     assert summary | {"seconds": again["seconds"]} == again
+
+
+def test_no_row_is_written_into_the_history_of_a_run_that_has_taken_over(
+    small_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also between checkpoints, when there is a buffer full of rows."""
+    monkeypatch.setattr(history_module, "_BUFFER_BYTES", 1)
+    path = tmp_path / "history.csv"
+
+    class Successor:
+        """A sink: another run locks the folder, as a file server allows that could not reach this machine."""
+
+        rows = b""
+
+        def handle(self, event: Event) -> None:
+            if isinstance(event, HistoryRow) and event.update == 5:
+                (tmp_path / ".lock").write_text("another's")
+                self.rows = path.read_bytes()
+
+    successor = Successor()
+    with pytest.raises(Superseded, match="another run has taken over the folder"):
+        train(small_job(), Options(output_dir=tmp_path), [successor])
+    assert successor.rows.count(b"\n") == 6
+    assert path.read_bytes() == successor.rows
 
 
 def test_without_resume_the_earlier_run_is_kept_aside(small_job: Any, tmp_path: Path) -> None:

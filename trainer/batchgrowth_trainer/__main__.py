@@ -2,10 +2,21 @@
 
 Reads the job and the operator's plan of it, trains on the given Dask cluster, reports progress, and always resumes
 from the newest checkpoint.  docs/exit-codes.md lists the exit codes.
+
+The SIGTERM handler comes first: loading torch takes seconds, and the first process of a container ignores every signal
+without a handler.
 """
+
+from batchgrowth.errors import BatchGrowthError, Interrupted, PlanError
+
+from batchgrowth_trainer.worker.signals import exit_when_asked
+
+if __name__ == "__main__":
+    exit_when_asked(Interrupted.exit_code)
 
 import json
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -14,7 +25,6 @@ from typing import Annotated
 import typer
 from batchgrowth.cli import DaskLogLevelOption, LogFormatOption, LogLevelOption
 from batchgrowth.contract.logs import DEFAULT_LOGS, LogFormat, LogLevel, Logs
-from batchgrowth.errors import BatchGrowthError, PlanError
 from batchgrowth.manifest.reading import load_stored
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.spec import BatchGrowthJob
@@ -89,6 +99,7 @@ def main(
     reporter = Reporter(deliver, count_start, fence.fall if fence else lambda _: None)
     sinks = Sinks([make_display(console), reporter])
     first_stop = "stop requested: writing a checkpoint, then exiting"
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # which `stoppable` restores: a late signal ends no last report
     try:
         with lasting_output() as output, stoppable(first_stop, sinks) as requested:
             output.tell_by(lambda line: sinks.add_to_next(Note(line)))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from batchgrowth.contract.logs import DEFAULT_LOGS, Logs
-from batchgrowth.errors import Interrupted, Superseded
+from batchgrowth.errors import Interrupted, StorageError, Superseded
 from batchgrowth.evaluations import BestEvaluation, early_end
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.position import Position
@@ -38,7 +38,7 @@ from batchgrowth_trainer.record.same_job import ThisJob
 from batchgrowth_trainer.record.snapshot import Trained, weights_sha256
 from batchgrowth_trainer.record.storage import CHECKPOINTS, reported_as_checkpoint_error
 from batchgrowth_trainer.record.workload_source import ORIGIN_FILE, Origin
-from batchgrowth_trainer.sinks.events import Finished, Held, Note, Sink, Sinks, Started, Stopped
+from batchgrowth_trainer.sinks.events import Finished, FoundFinished, Held, Note, Sink, Sinks, Started, Stopped
 from batchgrowth_trainer.sinks.log import Journal, LogLines
 from batchgrowth_trainer.sinks.telemetry import Endpoint, Telemetry
 from batchgrowth_trainer.sinks.trackers.tracking import check_installed, tracking
@@ -151,6 +151,7 @@ def train(
         if finished is not None and finished["updates"] == position.update and course.plan.is_done(position):
             note(f"{name} is trained already: {checkpoints.place} has the result. "
                  "Omit --resume, or give another --output-dir, to train it again.")  # fmt: skip
+            audience.handle(FoundFinished(course.plan, position, course.decisions, finished))
             return finished
 
         history = stack.enter_context(_history(folder, saved))
@@ -429,9 +430,9 @@ def _history(folder: OutputFolder, saved: Saved | None) -> Iterator[History]:
     """Yield the history, continued by a resume or else new. Raises CheckpointError if it cannot be written."""
     with reported_as_checkpoint_error():
         if saved is None:
-            history = History(folder.path, new=True)
+            history = History(folder.path, new=True, check_held=folder.check_held)
         else:
-            history = History(folder.path, saved.snapshot.position.update)
+            history = History(folder.path, saved.snapshot.position.update, check_held=folder.check_held)
     try:
         yield history
     except Superseded:
@@ -439,7 +440,7 @@ def _history(folder: OutputFolder, saved: Saved | None) -> Iterator[History]:
             history.discard()
         raise
     except BaseException:
-        with suppress(OSError):  # the error that ends the run says more
+        with suppress(OSError, StorageError, Superseded):  # the error that ends the run says more
             history.close()
         raise
     with reported_as_checkpoint_error():

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from batchgrowth.errors import CheckpointError, DataError
+from batchgrowth.errors import CheckpointError, DataError, StorageError
 from batchgrowth_trainer.record import history as history_module
 from batchgrowth_trainer.record.history import LEAST_HEADER, EvaluationRow, GrowthRow, History, HistoryRow, ResizeRow
 from batchgrowth_trainer.record.runs import read_run
@@ -277,6 +277,20 @@ def test_a_look_waits_in_memory_for_a_full_disk_too(tmp_path: Path) -> None:
             history.append_growth(GrowthRow(10, 1.0, 2.5, 32, 32))
         assert history.last_look == 10
     assert (tmp_path / "growth.csv").read_text().splitlines()[2] == "10,1.0,2.5,32,32"
+
+
+def test_rows_wait_in_memory_while_the_lock_cannot_be_read(tmp_path: Path) -> None:
+    trouble = [StorageError("the lock cannot be read")]
+
+    def check_held() -> None:
+        if trouble:
+            raise trouble.pop()
+
+    with closing(History(tmp_path, check_held=check_held)) as history:
+        history.append(row(1))
+        assert not (tmp_path / "history.csv").exists()
+        history.append(row(2))
+    assert updates_in(tmp_path) == [1, 2]
 
 
 def test_a_missing_right_is_an_error_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

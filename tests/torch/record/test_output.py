@@ -99,6 +99,21 @@ def test_a_folder_that_cannot_be_locked(
     assert kind is type(raised.value)
 
 
+def test_a_lock_of_another_user_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a volume to which root has copied a run, or whose pods had another user before: the folder is all right."""
+    OutputFolder(tmp_path).close()
+
+    def refuse(path: Path, *_: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(output, "open_own", refuse)
+    with pytest.raises(CheckpointError, match=r"\.lock cannot be opened \(Permission denied\); give it to this user"):
+        OutputFolder(tmp_path)
+    (tmp_path / ".lock").unlink()
+    with pytest.raises(CheckpointError, match="Permission denied; give a folder that can be written"):
+        OutputFolder(tmp_path)
+
+
 def test_a_file_in_its_place_is_told(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("mine")
     with pytest.raises(CheckpointError, match=r"--output-dir .*run: .*; give a folder that can be written"):

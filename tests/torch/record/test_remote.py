@@ -171,6 +171,24 @@ def test_a_trainer_that_is_late_replaces_nothing(store: MemoryStore, trainer: An
     assert saved.snapshot.position.update == 40
 
 
+def test_a_manifest_whose_answer_was_lost_is_of_no_other_trainer(trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store has it, and the trainer that wrote it goes on from it after the loss of its scheduler."""
+    mine = trainer()
+    mine.save(10)
+    put = Bucket.put
+
+    def unanswered(bucket: Bucket, name: str, data: bytes) -> None:
+        put(bucket, name, data)
+        if name.startswith("checkpoints/"):
+            raise StorageError("the store does not answer")
+
+    monkeypatch.setattr(Bucket, "put", unanswered)
+    with pytest.raises(StorageError, match="does not answer"):
+        mine.save(20)
+
+    assert mine.checkpoints.load_latest(mine.notes.append).snapshot.position.update == 20
+
+
 @pytest.mark.fault("D13")
 def test_two_trainers_at_once_share_the_states_and_leave_each_other_theirs(store: MemoryStore, trainer: Any) -> None:
     one, other = trainer(keep=1), trainer(keep=1)

@@ -2,13 +2,14 @@
 
 import errno
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from batchgrowth.errors import CheckpointError, StorageError
 from batchgrowth_trainer.record import storage
-from batchgrowth_trainer.record.storage import read_patiently, reported_as_checkpoint_error, retried
+from batchgrowth_trainer.record.storage import flush_folder, read_patiently, reported_as_checkpoint_error, retried
 
 MAY_PASS = (
     errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EROFS, errno.ENOLCK, errno.ENOTCONN,
@@ -77,6 +78,14 @@ def test_a_file_that_can_never_be_read_is_named() -> None:
     with pytest.raises(CheckpointError, match=r"state cannot be read \(Permission denied\)") as raised:
         read_patiently("state", failing(10**6, os_error(errno.EACCES)))
     assert not isinstance(raised.value, StorageError)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_a_file_system_that_flushes_no_folders_is_enough(tmp_path: Path) -> None:
+    """As the shared folders of VirtualBox and some of 9p, and /proc, which answer EINVAL; other errors count."""
+    flush_folder(Path("/proc"))
+    with pytest.raises(FileNotFoundError):
+        flush_folder(tmp_path / "absent")
 
 
 def test_a_missing_file_is_left_to_the_caller(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -15,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.contract.progress import LONGEST_CAUSE, LONGEST_PERIOD_SECONDS, MOST_DIFFERING, Progress, WentBack
-from batchgrowth.errors import CheckpointError, PlanError
+from batchgrowth.errors import CheckpointError, Interrupted, PlanError
 from batchgrowth.expected_batch import ExpectedBatch
 from batchgrowth.names import LAST_START
 from batchgrowth.plan import BatchDecision, make_plan
@@ -283,6 +286,23 @@ def test_a_trainer_that_has_nothing_new_reports_all_the_same(
     assert all(replace(report, beat=1) == reports[0] for report in reports)
 
 
+def test_an_earlier_run_that_did_every_update_is_reported(tmp_path: Path, small_job: MakeJob) -> None:
+    """A job that was deleted and made again with the same place for its checkpoints has no report of that run."""
+    job = small_job()
+    summary = train(job, Options(output_dir=tmp_path))
+    reporter = Reporter(lambda _: None)
+    assert summary == train(job, Options(output_dir=tmp_path, resume=True), [reporter])
+    reporter.handle(Stopped())
+
+    plan = make_plan(job.spec)
+    told = Progress.from_json(reporter.newest)
+    assert (told.update, told.epoch, told.stage) == (plan.updates, plan.epochs, len(plan.stages) - 1)
+    assert (told.weights_sha256, told.loss) == (summary["weightsSha256"], summary["finalLoss"])
+    assert told.metrics == summary["metrics"]
+    assert told.checkpoint_update == plan.updates
+    assert told.eta_seconds == 0.0
+
+
 @pytest.mark.fault("O25")
 def test_the_times_at_which_the_newest_stages_began_are_reported(small_job: MakeJob) -> None:
     reporter = Reporter(lambda _: None)
@@ -414,6 +434,44 @@ def test_a_proxy_in_the_environment_is_not_asked_for_the_api_server(
     assert 2 == len(seen)
 
 
+def test_the_authority_of_the_api_server_may_be_replaced(tmp_path: Path) -> None:
+    """The kubelet replaces ca.crt as it does the token, and a training outlasts many an authority."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PATCH(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.do_GET()
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"metadata": {"resourceVersion": "7"}}')
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Nothing."""
+
+    (tmp_path / "token").write_text("token")
+    served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.socket = served.wrap_socket(server.socket, server_side=True)
+        environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(server.server_port)}
+        patch, _ = to_config_map("team", "digits-progress", environment, tmp_path)
+        with pytest.raises(FileNotFoundError):
+            patch("the kubelet is late")
+
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            for report in ("one", "two"):
+                authority = trustme.CA()
+                authority.issue_cert("127.0.0.1").configure_cert(served)
+                authority.cert_pem.write_to_path(tmp_path / "ca.crt")
+                patch(report)
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 @pytest.mark.parametrize("broken", [IncompleteRead(b"{"), BadStatusLine("garbage")], ids=repr)
 def test_an_answer_that_is_broken_is_an_error_that_may_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: HTTPException
@@ -521,3 +579,28 @@ def test_the_trainer_of_a_pod(tmp_path: Path, small_job: MakeJob) -> None:
     refused(CheckpointError.exit_code, "--output-dir job.json: ")
     (tmp_path / "plan.json").write_text("{}")
     refused(PlanError.exit_code, "another plan")
+
+
+@pytest.mark.parametrize("loading", ["batchgrowth.cli", "torch"])
+def test_a_trainer_that_still_loads_ends_at_once(tmp_path: Path, small_job: MakeJob, loading: str) -> None:
+    """The first process of a container ignores signals without a handler, and would begin to train."""
+    job = small_job()
+    (tmp_path / "job.json").write_text(job.model_dump_json(by_alias=True, exclude_none=True))
+    (tmp_path / "plan.json").write_text(json.dumps(make_plan(job.spec).to_json()))
+    code = f"""
+import os, runpy, sys
+
+class Eviction:
+    def find_spec(self, name, *_):
+        if name == "{loading}":
+            os.kill(os.getpid(), {signal.SIGTERM.value})
+
+sys.meta_path.insert(0, Eviction())
+sys.argv[1:] = ["--job", "job.json", "--plan", "plan.json", "--output-dir", "checkpoints", "--metrics-port", "0"]
+runpy.run_module("batchgrowth_trainer", run_name="__main__", alter_sys=True)
+"""
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+
+    assert ended.returncode == Interrupted.exit_code
+    assert "Traceback" not in ended.stderr

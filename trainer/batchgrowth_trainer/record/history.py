@@ -9,7 +9,7 @@ goes to the caller, which decides whether training continues without a history.
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from io import FileIO
@@ -17,7 +17,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self
 
-from batchgrowth.errors import CheckpointError
+from batchgrowth.errors import CheckpointError, StorageError
 from batchgrowth.forecast.outlook import Outlook
 from batchgrowth.manifest.files import open_regular
 from batchgrowth.plan import BatchDecision, Plan, Step
@@ -37,13 +37,18 @@ _MOST_WAITING_BYTES = 1 << 24
 class RowFile:
     """A CSV file that survives crashes; the first column is the update, which grows from row to row."""
 
-    def __init__(self, path: Path, most: float = math.inf, *, new: bool = False) -> None:
+    def __init__(
+        self, path: Path, most: float = math.inf, *, new: bool = False, check_held: Callable[[], None] = lambda: None
+    ) -> None:
         """Read the last update of an existing file, up to update `most`; rows after it and a torn last line do not
         count, and are cut off before anything is written. A `new` file ignores what is there, which is then moved away.
+
+        `check_held` raises Superseded if the file is another run's by now, and is called before each write.
 
         Raises OSError.
         """
         self._path = path
+        self._check_held = check_held
         self._file: FileIO | None = None
         self._buffer = bytearray()
         self._write_at = 0  # bytes in the buffer that trigger a write
@@ -100,8 +105,9 @@ class RowFile:
             return
         try:
             self.flush()
-        except OSError as error:  # a full disk may have room later, so the rows wait in the buffer
-            if not passes(error) or len(self._buffer) > _MOST_WAITING_BYTES:
+        except (OSError, StorageError) as error:  # a full disk may have room later, so the rows wait in the buffer
+            lasts = isinstance(error, OSError) and not passes(error)
+            if lasts or len(self._buffer) > _MOST_WAITING_BYTES:
                 raise
             self._write_at = len(self._buffer) + _BUFFER_BYTES
 
@@ -116,7 +122,12 @@ class RowFile:
             self._whole = None
 
     def flush(self) -> None:
-        """Write the buffer; bytes that the disk does not take stay in it. Raises OSError with the file's name."""
+        """Write the buffer; bytes that the disk does not take stay in it.
+
+        Raises OSError with the file's name, and what `check_held` raises.
+        """
+        if self._buffer:
+            self._check_held()
         with named(self._path):
             if self._buffer:
                 self._cut()
@@ -365,15 +376,22 @@ _growth_cells = attrgetter(*GrowthRow.__slots__)
 class History:
     """Appends a run's rows to the files in `directory`, created if missing; rows are buffered until `flush`."""
 
-    def __init__(self, directory: Path, most: float = math.inf, *, new: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        most: float = math.inf,
+        *,
+        new: bool = False,
+        check_held: Callable[[], None] = lambda: None,
+    ) -> None:
         """Continue existing files after update `most`, or make `new` ones. Nothing is written before the first row
-        that `flush` writes. Raises OSError.
+        that `flush` writes, and nothing if `check_held` raises. Raises OSError.
         """
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
-        self._updates = RowFile(directory / HISTORY_FILE, most, new=new)
-        self._evaluations = RowFile(directory / EVALUATIONS_FILE, most, new=new)
-        self._growth = RowFile(directory / GROWTH_FILE, most, new=new)
+        self._updates = RowFile(directory / HISTORY_FILE, most, new=new, check_held=check_held)
+        self._evaluations = RowFile(directory / EVALUATIONS_FILE, most, new=new, check_held=check_held)
+        self._growth = RowFile(directory / GROWTH_FILE, most, new=new, check_held=check_held)
 
     @property
     def last_update(self) -> int:

@@ -81,7 +81,10 @@ class OutputFolder:
         try:
             self._lock = open_own(path / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)  # who can open it can lock it
         except OSError as error:
-            raise _cannot_write(path, error) from error
+            if not os.path.lexists(path / _LOCK_FILE):
+                raise _cannot_write(path, error) from error
+            text = f"--output-dir {path}: {_LOCK_FILE} cannot be opened ({error.strerror}); give it to this user"
+            raise storage_error(f"{text}, or give another folder", error) from error
         self._token = uuid.uuid4().hex.encode()
         try:
             self._wait_for_lock(patience, stop_requested, note)

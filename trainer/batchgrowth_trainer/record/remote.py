@@ -399,9 +399,9 @@ class RemoteCheckpoints:
             snapshot.position, state, self._mathematics, story, object=state_name, rows=rows
         )
         name = f"{_MANIFESTS}{name}-{checkpoint.sha256(manifest)[:16]}.json"
+        self._update = snapshot.position.update  # before the manifest, which the store may have without an answer
         self._bucket.put(name, manifest)
         self._parts[name] = _parts(state_name, rows)
-        self._update = snapshot.position.update
         self._drop_old({*_manifests(entries), name}, name, checkpoint.covered_in(story))
         return len(state)
 

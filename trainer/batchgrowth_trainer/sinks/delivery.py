@@ -65,17 +65,18 @@ def to_config_map(
 
     The number comes from the ConfigMap's report and claim, and from the operator's annotation on it. The second
     function claims the number, once; the first then reports only while no later start has claimed the ConfigMap. Both
-    read the token for each request, since the kubelet rotates it. Errors of the API server are OSErrors.
+    read the token and the authority for each request, since the kubelet replaces them. Errors of the API server are
+    OSErrors.
     """
     host = environment["KUBERNETES_SERVICE_HOST"]
     port = environment["KUBERNETES_SERVICE_PORT"]
     url = f"https://{bracketed(host)}:{port}/api/v1/namespaces/{namespace}/configmaps/{name}"
-    context = ssl.create_default_context(cafile=str(account / "ca.crt"))
-    # A proxy in the environment is for what is outside of the cluster.
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
 
     def answer(method: str, body: Any = None, kind: str = "merge-patch") -> bytes:
         token = (account / "token").read_text().strip()
+        https = urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=str(account / "ca.crt")))
+        # A proxy in the environment is for what is outside of the cluster.
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}), https)
         headers = {"Authorization": f"Bearer {token}", "Content-Type": f"application/{kind}+json"}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(url, method=method, data=data, headers=headers)

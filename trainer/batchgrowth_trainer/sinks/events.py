@@ -4,7 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.evaluations import BestEvaluation
@@ -138,6 +138,18 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundFinished:
+    """An earlier run has done every update, as its `summary` says, so nothing is trained: the job is at `position`, the
+    end of `plan`, which follows from `decisions`.
+    """
+
+    plan: Plan
+    position: Position
+    decisions: tuple[BatchDecision, ...]
+    summary: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Stopped:
     """The run is over, however it ended; a second Stopped changes nothing. `error` is the error that ended the run, if
     any.
@@ -148,7 +160,8 @@ class Stopped:
 
 Event = (
     HistoryRow | EvaluationRow | ResizeRow | Started | Looked | EndedEarly | Recovered | Undone | CheckpointSaved
-    | CheckpointFailed | ExchangeFigures | WorkersReady | Waiting | ArithmeticDiffers | Note | Finished | Stopped
+    | CheckpointFailed | ExchangeFigures | WorkersReady | Waiting | ArithmeticDiffers | Note | Finished | FoundFinished
+    | Stopped
 )  # fmt: skip
 
 

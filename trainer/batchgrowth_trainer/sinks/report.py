@@ -18,7 +18,7 @@ from batchgrowth.contract.progress import (
 )
 from batchgrowth.errors import Superseded
 from batchgrowth.expected_batch import ExpectedBatch
-from batchgrowth.plan import BatchDecision, Plan
+from batchgrowth.plan import Plan
 from batchgrowth.position import Position
 
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow, ResizeRow
@@ -110,14 +110,16 @@ class Reporter:
                 self._change(waiting_for=cause, at_once=True)
             case events.ArithmeticDiffers(workers):
                 self._change(differing=dict(islice(workers.items(), MOST_DIFFERING)), at_once=True)
-            case events.Started(_, plan, position, decisions):
-                self._start(plan, position, decisions)
+            case events.Started() | events.FoundFinished():
+                self._start(event)
             case events.Stopped():
                 self._stop()
 
-    def _start(self, plan: Plan, position: Position, decisions: tuple[BatchDecision, ...]) -> None:
-        self._plan = plan
-        self._newest = Progress(**_at(plan, position), workers=0, decisions=decisions)
+    def _start(self, event: events.Started | events.FoundFinished) -> None:
+        self._plan = event.plan
+        self._newest = Progress(**_at(event.plan, event.position), workers=0, decisions=event.decisions)
+        if isinstance(event, events.FoundFinished):
+            self._newest = replace(self._newest, **_result_of(event.summary))
         self._due.set()
         self._thread.start()
 
@@ -233,6 +235,16 @@ def _with_stage(begun: Mapping[str, float], stage: str, time: float) -> dict[str
 def period_seconds(running: float) -> float:
     """Return the time between two reports of mere progress, from 1 s to 10 s, `running` seconds after the start."""
     return min(max(running / PERIODS, PERIOD_SECONDS), LONGEST_PERIOD_SECONDS)
+
+
+def _result_of(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a report that say how a training ended."""
+    return {
+        "loss": summary["finalLoss"],
+        "metrics": {name: value for name, value in summary.get("metrics", {}).items() if value is not None},
+        "eta_seconds": 0.0,
+        "weights_sha256": summary["weightsSha256"],
+    }
 
 
 def _at(plan: Plan, position: Position) -> dict[str, Any]:

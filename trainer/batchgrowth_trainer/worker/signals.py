@@ -50,7 +50,7 @@ def _nothing(*_: Any) -> None:
     """Do nothing."""
 
 
-def exit_when_asked() -> None:
-    """Let SIGTERM end this process at once, until `Termination.install` replaces this handler."""
+def exit_when_asked(code: int = 0) -> None:
+    """Let SIGTERM end this process at once with this exit code, until another handler replaces this one."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(code))
