@@ -379,8 +379,42 @@ def test_a_job_that_changed_since_is_observed_again(setting: Setting, code: int)
     outcome = setting.once()
 
     found = setting.metrics.registry.get_sample_value("batchgrowth_operator_reconciles_total", {"result": "outdated"})
-    assert (found, outcome.backs_off) == (1, False)
+    assert (found, outcome.backs_off, outcome.is_outdated) == (1, False, True)
     assert setting.api.writes() == [("apply", JOB)]
+
+
+@pytest.mark.fault("B09")
+def test_conflicts_that_do_not_end_are_retried_ever_less_often(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As while the watch of jobs is silent, or if a CRD lacks the subresource."""
+    outdated = PassResult(requeue_after_seconds=one_pass.OUTDATED_SECONDS, is_outdated=True)
+    results = iter([*[outdated] * 7, PassResult(requeue_after_seconds=600.0), outdated, PassResult(gone=True)])
+    waits: list[float] = []
+    clock = [100.0]
+
+    async def make_pass(_key: Key, _failures: tuple[Failure, ...]) -> PassResult:
+        return next(results)
+
+    async def wait_for(woken: Any, seconds: float) -> None:
+        woken.close()
+        waits.append(seconds)
+        clock[0] += seconds
+
+    async def scene() -> None:
+        queues = Passes(make_pass)
+        queues.wake(KEY)
+        await task(queues)
+
+    monkeypatch.setattr(queue.asyncio, "wait_for", wait_for)
+    monkeypatch.setattr(queue.time, "monotonic", lambda: clock[0])
+    asyncio.run(scene())
+
+    assert waits == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6, 6, 600, 0.2])
+    assert caplog.messages == [
+        f"default/digits: {number} passes in a row found the job or a child changed, more than the watches report"
+        for number in (6, 7)
+    ]
 
 
 @pytest.mark.fault("B13")
