@@ -439,6 +439,29 @@ def test_a_new_job_whose_status_cannot_be_written_gets_nothing(
     assert {"StatusRefused", "PlanMade"} < {event["reason"] for event in setting.api.events.values()}
 
 
+@pytest.mark.fault("B10")
+@pytest.mark.parametrize(
+    ("code", "message", "told"),
+    [
+        (429, "the server has received too many requests", []),
+        (502, "bad gateway", []),
+        (503, "apiserver is shutting down", []),
+        (504, "request did not complete within the allowed duration", []),
+        (500, 'failed calling webhook "a"', ['The API server refuses the job\'s status: failed calling webhook "a"']),
+    ],
+)
+def test_a_server_that_is_busy_refuses_no_status(setting: Setting, code: int, message: str, told: list[str]) -> None:
+    """No event warns of a refusal of which nobody can find a cause; the status is written once the server answers."""
+    setting.api.refused[JOB] = Refused(code, message)
+    busy = setting.once()
+    assert busy.backs_off
+    assert told == [event["message"] for event in setting.api.events.values()]
+
+    setting.api.refused.clear()
+    assert setting.once(busy.failures).failures == ()
+    assert "PlanMade" in {event["reason"] for event in setting.api.events.values()}
+
+
 def suspended(setting: Setting) -> None:
     """Someone suspends the job; the operator's watch reports it."""
     setting.api.version += 1
