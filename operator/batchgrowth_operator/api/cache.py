@@ -17,7 +17,7 @@ from batchgrowth import names
 from batchgrowth.spec import KIND
 
 from batchgrowth_operator.api.client import JOBS, TIMEOUT_SECONDS, WATCHED, Api, Refused
-from batchgrowth_operator.seen.observed import Object, Ref, labels_of, ref_of
+from batchgrowth_operator.seen.observed import Object, Ref, is_owned_by, is_pod_of, labels_of, ref_of
 
 POD_METADATA = frozenset(
     {
@@ -342,6 +342,14 @@ class Sweep:
     def _read(self, key: Key, ref: Ref, known: int) -> None:
         """Read one object by a list request, which the operator may make for every kind."""
         for body in self.api.list_of(ref.kind, key.namespace, field_selector=f"metadata.name={ref.name}"):
-            self.store.refresh(key, body, known)
-            return
+            if self._is_of(key, body):
+                self.store.refresh(key, body, known)
+                return
         self.store.discard(key, ref, known)
+
+    def _is_of(self, key: Key, body: Object) -> bool:
+        """Return whether the object is the job's: by its label, or by its owner if somebody has changed the label."""
+        if key_of(body) == key or is_pod_of(body, key.name, ()):
+            return True
+        known = (self.store.child(key, ref) for ref in self.store.refs(key))
+        return any(is_owned_by(body, owner["metadata"]["uid"]) for owner in known if owner is not None)

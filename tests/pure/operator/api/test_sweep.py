@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from batchgrowth import names
+from batchgrowth.spec import KIND
 from batchgrowth_operator.api import cache
 from batchgrowth_operator.api.cache import Key, Store, Sweep
 from batchgrowth_operator.api.client import JOBS, WATCHED, Refused
@@ -151,6 +152,44 @@ def test_an_object_that_lost_its_label_is_read(monkeypatch: pytest.MonkeyPatch) 
 
     assert swept(api, store) == [KEY]
     assert store.versions("ConfigMap") == {(KEY, PLAN): 5}
+
+
+def test_an_object_with_another_job_s_label_is_its_owner_s() -> None:
+    """Somebody gave it the label of another job, and the operator has put the label back."""
+    store, other = Store(), Key("default", "other")
+    job = {"kind": KIND, "metadata": {"name": "digits", "namespace": "default", "resourceVersion": "1", "uid": "u"}}
+    child = config_map(3)
+    child["metadata"] |= {"uid": "c", "ownerReferences": [{"uid": "u"}]}
+    relabelled = {
+        **child,
+        "metadata": child["metadata"] | {"resourceVersion": "4", "labels": {names.JOB_LABEL: "other"}},
+    }
+    put_back = {**child, "metadata": child["metadata"] | {"resourceVersion": "5"}}
+    for body in (job, child, relabelled):
+        store.update(body)
+
+    assert KEY in swept(FakeApi([relabelled]), store)
+    assert store.child(KEY, PLAN) == relabelled, "so that the next pass puts the label back"
+
+    store.update(put_back)
+    swept(FakeApi([put_back]), store)
+    assert store.refs(other) == ()
+    assert swept(FakeApi([put_back]), store) == []
+
+
+@pytest.mark.parametrize(("controller", "is_kept"), [("digits-workers-5d", True), ("others", False)])
+def test_a_pod_with_another_job_s_label_is_its_controller_s(controller: str, is_kept: bool) -> None:
+    owner = {"kind": "ReplicaSet", "name": controller, "uid": "r", "controller": True}
+    metadata = {"name": "p", "namespace": "default", "uid": "p", "resourceVersion": "3", "ownerReferences": [owner]}
+    pod = {"kind": "Pod", "metadata": metadata | {"labels": {names.JOB_LABEL: "digits"}}}
+    relabelled = {**pod, "metadata": metadata | {"resourceVersion": "4", "labels": {names.JOB_LABEL: "other"}}}
+    store = Store()
+    for body in (pod, relabelled):
+        store.update(body)
+
+    asyncio.run(Sweep(FakeApi([relabelled]), store).sweep("Pod"))  # type: ignore[arg-type]
+
+    assert is_kept == (Ref("Pod", "p") in store.refs(KEY))
 
 
 def test_other_namespaces_are_left_alone() -> None:
