@@ -58,14 +58,30 @@ def watching(monkeypatch: pytest.MonkeyPatch, *is_stopped: bool) -> list[float]:
     return waits
 
 
-def test_a_taken_port_of_the_metrics_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "connect", lambda *_: Away())
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+@pytest.mark.parametrize(
+    ("option", "given"),
+    [("metrics", {}), ("health", {}), ("health", {"health_host": "127.0.0.1"}), ("health", {"health_host": "::1"})],
+)
+def test_a_taken_port_is_named(option: str, given: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    watching(monkeypatch, True)
+    host = given.get("health_host", "127.0.0.1")
+    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as taken:
         port = taken.getsockname()[1]
+        settings: dict[str, Any] = {f"{option}_port": port, **given}
         with pytest.raises(
-            PortError, match=rf"^--metrics-port {port}: cannot be opened \(address already in use\); give"
+            PortError, match=rf"^--{option}-port {port}: cannot be opened \(address already in use\); give"
         ):
-            process.run(Settings(defaults=Defaults(image="example/trainer:1"), metrics_port=port))
+            process.run(Settings(defaults=Defaults(image="example/trainer:1"), **settings))
+
+
+def test_a_free_port_is_left_to_health_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    watching(monkeypatch, True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    process.run(Settings(defaults=Defaults(image="example/trainer:1"), health_port=port))
+
+    socket.create_server(("127.0.0.1", port)).close()
 
 
 def test_a_pod_s_log_says_in_one_line_what_is_missing() -> None:
