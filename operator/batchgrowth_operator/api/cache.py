@@ -327,6 +327,10 @@ class Sweep:
         return newer | dict.fromkeys(place for place, version in known.items() if listed.get(place, -1) < version)
 
     def _refresh_stale(self, suspects: Mapping[Place, int | None], kind: str, namespace: str) -> list[Key]:
+        """Read the objects that are still out of date, up to the first that cannot be read, which the next sweep finds.
+
+        Return the jobs of those that were read: no later sweep would find them.
+        """
         known = self.store.versions(kind, namespace)
         missed = []
         for (key, ref), version in suspects.items():
@@ -335,7 +339,11 @@ class Sweep:
             if version is not None:
                 is_missed = now < version
             if is_missed:
-                self._read(key, ref, now)
+                try:
+                    self._read(key, ref, now)
+                except (Refused, OSError) as error:
+                    log.warning("%s/%s: cannot read %s %s: %s", *key, *ref, error)
+                    break
                 missed.append(key)
         return missed
 

@@ -104,6 +104,29 @@ def test_an_older_object_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
+@pytest.mark.fault("B06")
+def test_what_was_read_wakes_its_job_though_the_next_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store has it by then, so no later sweep would find it."""
+    store, api = Store(), FakeApi([config_map(4), config_map(5, "digits-progress")])
+    list_of = api.list_of
+
+    def reset(kind: str, namespace: str, field_selector: str) -> Any:
+        if field_selector.endswith("digits-progress"):
+            raise ConnectionResetError("the API server restarts")
+        return list_of(kind, namespace, field_selector)
+
+    monkeypatch.setattr(api, "list_of", reset)
+    assert swept(api, store) == [KEY]
+    assert caplog.messages == ["default/digits: cannot read ConfigMap digits-progress: the API server restarts"]
+
+    monkeypatch.undo()
+    monkeypatch.setattr(cache, "GRACE_SECONDS", 0.001)
+    assert swept(api, store) == [KEY]
+    assert swept(api, store) == []
+
+
 def test_an_object_that_a_watch_reports_within_the_grace_time_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     store, api = Store(), FakeApi([config_map(4), config_map(9, "new")])
     for name in ("digits-plan", "old"):
