@@ -197,6 +197,7 @@ async def _operate(settings: Settings, api: Api, metrics: OperatorMetrics) -> bo
         for task in beside:
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
+        await loop.shutdown_default_executor()  # the writes in progress, whose passes were cancelled, have events too
         poster.stop()
     return not has_failed
 

@@ -17,6 +17,7 @@ from batchgrowth.contract.logs import LogFormat, LogLevel
 from batchgrowth.errors import PortError
 from batchgrowth_operator import process
 from batchgrowth_operator.api.cache import Key
+from batchgrowth_operator.api.events import EventPoster
 from batchgrowth_operator.api.leader import Leadership
 from batchgrowth_operator.loop.kopf_patches import Watches, kopf
 from batchgrowth_operator.loop.queue import Passes
@@ -169,6 +170,31 @@ def test_signals_stop_the_operator(name: signal.Signals, monkeypatch: pytest.Mon
     process.run(Settings(defaults=Defaults(image="example/trainer:1")))
 
     timer.join()
+
+
+def test_events_of_writes_in_progress_are_posted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A status that is stored has them once: the next operator finds nothing new in it."""
+    told: list[str] = []
+
+    def write() -> None:
+        threading.Event().wait(0.2)
+        told.append("written")
+
+    class Noted(EventPoster):
+        def stop(self) -> None:
+            told.append("stopped")
+
+    async def runs(**_: Any) -> None:
+        asyncio.get_running_loop().run_in_executor(None, write)
+
+    running(monkeypatch)
+    monkeypatch.setattr(kopf, "operator", runs)
+    monkeypatch.setattr(process, "EventPoster", Noted)
+    monkeypatch.setattr(Noted, "start", lambda _: None)
+
+    process.run(Settings(defaults=Defaults(image="example/trainer:1")))
+
+    assert told == ["written", "stopped"]
 
 
 def test_a_task_that_fails_ends_the_process(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
