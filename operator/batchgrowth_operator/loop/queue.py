@@ -75,6 +75,7 @@ class Passes:
         """
         self._make_pass = make_pass
         self._has_begun = not waits
+        self._has_stopped = False
         self._queues: dict[Key, JobQueue] = {}
         self._slots = Slots(MOST_CONCURRENT, MOST_PATIENT)
 
@@ -91,7 +92,7 @@ class Passes:
 
         A pass that may come later is patient: it also waits behind the changes of other jobs.
         """
-        if not self._has_begun:
+        if not self._has_begun or self._has_stopped:
             return
         queue = self._queues.get(key)
         if queue is None:
@@ -104,7 +105,8 @@ class Passes:
         queue.moved.set()
 
     async def stop(self) -> None:
-        """Cancel every queue; a write in progress is completed."""
+        """Cancel every queue and start no other, whatever still arrives; a write in progress is completed."""
+        self._has_stopped = True
         tasks = [queue.task for queue in self._queues.values() if queue.task is not None]
         for task in tasks:
             task.cancel()

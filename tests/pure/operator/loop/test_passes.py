@@ -1264,6 +1264,27 @@ def test_the_back_off_doubles_up_to_a_limit(failures: int, seconds: float) -> No
     assert seconds == queue.backoff_seconds(failures)
 
 
+def test_no_pass_begins_once_they_are_stopped() -> None:
+    """Watches and the sweep end after the queues, and the Lease may be acquired at that moment."""
+    made: list[Key] = []
+
+    async def make_pass(key: Key, failures: tuple[Failure, ...]) -> PassResult:
+        made.append(key)
+        return PassResult(gone=True)
+
+    async def scene() -> None:
+        queues = Passes(make_pass, waits=True)
+        await queues.stop()
+        queues.begin([KEY])
+        queues.wake(KEY)
+        assert queues._queues == {}
+        await asyncio.sleep(0.01)
+
+    asyncio.run(scene())
+
+    assert made == []
+
+
 def test_passes_wait_for_the_lease() -> None:
     """A replica that waits remembers nothing of jobs, thousands of which may come and go until it leads."""
     made: list[Key] = []
