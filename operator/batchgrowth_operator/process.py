@@ -6,8 +6,9 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -49,12 +50,16 @@ log = logging.getLogger(__name__)
 def run(settings: Settings) -> None:
     """Run the operator until SIGTERM or SIGINT. If watching fails, it restarts with a back-off.
 
-    Raises SystemExit with the code 1 if a task failed or the Lease was lost; PortError if the metrics' port is taken.
+    Raises SystemExit with the code 1 if a task failed or the Lease was lost; PortError if a port is taken.
     """
     metrics = OperatorMetrics()
     api = connect(settings.kubeconfig, metrics.request)
     if settings.metrics_port:
-        _serve(metrics, settings.metrics_port)
+        with _port_named("--metrics-port", settings.metrics_port):
+            start_http_server(settings.metrics_port, EVERYWHERE, metrics.registry)
+    if settings.health_port:
+        with _port_named("--health-port", settings.health_port):
+            _try_port(settings.health_host or EVERY_IPV4, settings.health_port)
     _configure_logs(settings.log_level, settings.log_format)
     failures = 0
     while True:
@@ -77,15 +82,20 @@ def run(settings: Settings) -> None:
             return
 
 
-def _serve(metrics: OperatorMetrics, port: int) -> None:
-    """Serve the metrics at the port. Raises PortError if it cannot be opened."""
+@contextmanager
+def _port_named(option: str, port: int) -> Iterator[None]:
+    """Raise PortError, which names the option, instead of the OSError of a port that cannot be opened."""
     try:
-        start_http_server(port, EVERYWHERE, metrics.registry)
+        yield
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise PortError(
-            f"--metrics-port {port}: cannot be opened ({reason}); give another port, or 0 for none"
-        ) from error
+        reason = (error.strerror or str(error)).partition(" (while ")[0].lower()  # the address follows
+        raise PortError(f"{option} {port}: cannot be opened ({reason}); give another port, or 0 for none") from error
+
+
+def _try_port(host: str, port: int) -> None:
+    """Open and close the port, which kopf opens later: a failure there would look like one of the watches."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    socket.create_server((host, port), family=family).close()
 
 
 def _is_stopped_within(seconds: float) -> bool:
@@ -187,6 +197,7 @@ async def _operate(settings: Settings, api: Api, metrics: OperatorMetrics) -> bo
         for task in beside:
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
+        await loop.shutdown_default_executor()  # the writes in progress, whose passes were cancelled, have events too
         poster.stop()
     return not has_failed
 

@@ -47,7 +47,9 @@ def counter(name: str, labels: Labels, *steps: tuple[int, int]) -> Series:
     return {f"{name}{{{inner}}}": " ".join(map(str, values))}
 
 
-ALIVE = counter("batchgrowth_operator_reconcile_duration_seconds_count", {}, (6, MINUTES))
+OPERATOR = "batchgrowth_operator_reconcile_duration_seconds_count"
+ALIVE = counter(OPERATOR, {}, (6, MINUTES))
+RELEASE = {"namespace": "ml", "service": "gpu-metrics"}
 PASSES, REQUESTS = "batchgrowth_operator_reconciles_total", "batchgrowth_operator_api_requests_total"
 FAILURES, RECOVERIES = "batchgrowth_checkpoint_failures_total", "batchgrowth_recoveries_total"
 BROKEN = "batchgrowth_operator_watch_broken"
@@ -56,6 +58,7 @@ READY = condition("Accepted", ("True", MINUTES)) | condition("Succeeded", ("Unkn
 
 FAULTS: dict[str, tuple[Series, Labels]] = {
     "BatchGrowthOperatorMissing": ({"up": "1"}, {}),
+    "BatchGrowthReleaseMissing": (ALIVE | counter(OPERATOR, RELEASE, (6, 30)), RELEASE),
     "BatchGrowthPassesFail": (ALIVE | counter(PASSES, {"result": "failed"}, (2, MINUTES)), {"result": "failed"}),
     "BatchGrowthRequestsForbidden": (
         ALIVE | counter(REQUESTS, PATCHES, (1, MINUTES)),
@@ -90,6 +93,11 @@ FAULTS: dict[str, tuple[Series, Labels]] = {
 
 HEALTHY: dict[str, Series] = {
     "no job": ALIVE,
+    "two releases, whose operators are replaced": {
+        f'{OPERATOR}{{namespace="{namespace}", service="batchgrowth-metrics", pod="{pod}"}}': values
+        for namespace in ("a", "b")
+        for pod, values in (("first", "0x60"), ("second", f"{'_ ' * 68} 0x{MINUTES - 68}"))
+    },
     "a job that starts, grows, and succeeds": ALIVE
     | condition("Accepted", ("True", MINUTES))
     | condition("ClusterReady", ("Unknown", 1), ("False", 10), ("True", 40), ("False", 5), ("True", 60), ("False", 1))

@@ -32,6 +32,17 @@ from batchgrowth_operator.seen.refused_objects import FOREIGN
 
 log = logging.getLogger(__name__)
 
+BUSY = frozenset(
+    {
+        HTTPStatus.TOO_MANY_REQUESTS,
+        HTTPStatus.BAD_GATEWAY,
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        HTTPStatus.GATEWAY_TIMEOUT,
+    }
+)
+"""Answers of a server that does nothing at the moment. They say nothing about what was written, unlike a 500, with
+which the API server answers for a webhook that is away and for a full etcd."""
+
 _FIELD = re.compile(r"\.status\.([\w.]+(?:\[[^\]]*\][\w.]*)*): field not declared in schema")
 _TYPE = re.compile(r"\bstatus\.conditions\[(\d+)\]\.type: Unsupported value")
 _INDEX = re.compile(r"\[[^\]]*\]")
@@ -70,7 +81,7 @@ class Writer:
             if refused is not None:
                 failures.append(refused)
                 # The events of a status that is not stored wait until it is, or each further pass would post them.
-                events = (status_refused(refused),)
+                events = () if refused.code in BUSY else (status_refused(refused),)
         # Before the writes that may raise: the next pass finds the status stored, and has no event for it.
         for event in events:
             self.poster.record(seen, event)

@@ -17,7 +17,7 @@ from batchgrowth import names
 from batchgrowth.spec import KIND
 
 from batchgrowth_operator.api.client import JOBS, TIMEOUT_SECONDS, WATCHED, Api, Refused
-from batchgrowth_operator.seen.observed import Object, Ref, labels_of, ref_of
+from batchgrowth_operator.seen.observed import Object, Ref, is_owned_by, is_pod_of, labels_of, ref_of
 
 POD_METADATA = frozenset(
     {
@@ -327,6 +327,10 @@ class Sweep:
         return newer | dict.fromkeys(place for place, version in known.items() if listed.get(place, -1) < version)
 
     def _refresh_stale(self, suspects: Mapping[Place, int | None], kind: str, namespace: str) -> list[Key]:
+        """Read the objects that are still out of date, up to the first that cannot be read, which the next sweep finds.
+
+        Return the jobs of those that were read: no later sweep would find them.
+        """
         known = self.store.versions(kind, namespace)
         missed = []
         for (key, ref), version in suspects.items():
@@ -335,13 +339,25 @@ class Sweep:
             if version is not None:
                 is_missed = now < version
             if is_missed:
-                self._read(key, ref, now)
+                try:
+                    self._read(key, ref, now)
+                except (Refused, OSError) as error:
+                    log.warning("%s/%s: cannot read %s %s: %s", *key, *ref, error)
+                    break
                 missed.append(key)
         return missed
 
     def _read(self, key: Key, ref: Ref, known: int) -> None:
         """Read one object by a list request, which the operator may make for every kind."""
         for body in self.api.list_of(ref.kind, key.namespace, field_selector=f"metadata.name={ref.name}"):
-            self.store.refresh(key, body, known)
-            return
+            if self._is_of(key, body):
+                self.store.refresh(key, body, known)
+                return
         self.store.discard(key, ref, known)
+
+    def _is_of(self, key: Key, body: Object) -> bool:
+        """Return whether the object is the job's: by its label, or by its owner if somebody has changed the label."""
+        if key_of(body) == key or is_pod_of(body, key.name, ()):
+            return True
+        known = (self.store.child(key, ref) for ref in self.store.refs(key))
+        return any(is_owned_by(body, owner["metadata"]["uid"]) for owner in known if owner is not None)

@@ -168,12 +168,20 @@ def _without_held(seen: Observed, changed: list[Manifest], fights: Contention, c
 
 
 def _rejected(seen: Observed, error: BatchGrowthError) -> Writes:
-    """Return only the status of a refused job; its existing objects stay as they are."""
+    """Return only the status of a refused job; its existing objects stay as they are.
+
+    One that was over before its spec was refused, by a newer operator for example, still has its time to live.
+    """
     previous = stored_status(seen)
+    clock = Clock(seen.now)
+    time_to_live = seen.job["spec"].get("ttlSecondsAfterFinished")
+    if previous.completion_time and time_to_live is not None and clock.reached(seen.ended_seconds, time_to_live):
+        return Writes(delete_job=True)
     status = rejected_status(seen, error)
     return Writes(
         status=None if status == previous else status.to_json(),
         events=events_between(previous, status),
+        requeue_after_seconds=clock.requeue_after_seconds,
     )
 
 

@@ -24,7 +24,7 @@ from batchgrowth_operator.seen.refused_objects import is_of_dying_namespace
 BLIND_SECONDS = 1.0
 """Time between two looks at whether the watches of a job's namespace work again."""
 OUTDATED_SECONDS = 0.2
-"""Delay of the pass that follows an outdated one."""
+"""Delay of the pass that follows an outdated one, if the pass before that was not outdated."""
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Reconciler:
         except Outdated:
             log.debug("%s/%s: the job or a child changed during the pass, which starts over", *key)
             label = "outdated"
-            result = PassResult(failures=failures, requeue_after_seconds=OUTDATED_SECONDS)
+            result = PassResult(failures=failures, requeue_after_seconds=OUTDATED_SECONDS, is_outdated=True)
         except (Refused, OSError) as error:
             log.warning("%s/%s: a request to the API server failed: %s", *key, error)
             label = "refused"

@@ -26,6 +26,8 @@ MOST_CONCURRENT = 16
 """Passes that run at the same time."""
 MOST_PATIENT = 4
 """Passes among them that no change asked for, such as those that write progress."""
+MOST_OUTDATED = 5
+"""Outdated passes of one job in a row of which the log says nothing: the watches catch up within moments."""
 MOST_PROGRESS_WRITES = 20.0
 """Passes and status writes per second, of all jobs together, for reports of progress only."""
 
@@ -37,13 +39,14 @@ class PassResult:
     """The result of a pass: whether the job is gone, the refused writes, and the time of the next pass.
 
     With `requeue_after_seconds` None the next pass waits for an event; with `backs_off` it waits for the back-off,
-    whatever events arrive.
+    whatever events arrive. With `is_outdated` that time doubles with each such pass in a row, but an event ends it.
     """
 
     gone: bool = False
     failures: tuple[Failure, ...] = ()
     requeue_after_seconds: float | None = None
     backs_off: bool = False
+    is_outdated: bool = False
 
 
 Pass = Callable[[Key, tuple[Failure, ...]], Awaitable[PassResult]]
@@ -72,6 +75,7 @@ class Passes:
         """
         self._make_pass = make_pass
         self._has_begun = not waits
+        self._has_stopped = False
         self._queues: dict[Key, JobQueue] = {}
         self._slots = Slots(MOST_CONCURRENT, MOST_PATIENT)
 
@@ -88,7 +92,7 @@ class Passes:
 
         A pass that may come later is patient: it also waits behind the changes of other jobs.
         """
-        if not self._has_begun:
+        if not self._has_begun or self._has_stopped:
             return
         queue = self._queues.get(key)
         if queue is None:
@@ -101,7 +105,8 @@ class Passes:
         queue.moved.set()
 
     async def stop(self) -> None:
-        """Cancel every queue; a write in progress is completed."""
+        """Cancel every queue and start no other, whatever still arrives; a write in progress is completed."""
+        self._has_stopped = True
         tasks = [queue.task for queue in self._queues.values() if queue.task is not None]
         for task in tasks:
             task.cancel()
@@ -110,6 +115,7 @@ class Passes:
     async def _run(self, key: Key, queue: JobQueue) -> None:
         """Run the passes of a job until it is gone."""
         failures = 0
+        conflicts = 0
         result = PassResult()
         try:
             # A job that was deleted may have been created again, and wake its queue, during the last pass.
@@ -134,10 +140,17 @@ class Passes:
                     await asyncio.sleep(seconds)
                     continue
                 failures = 0
+                conflicts = conflicts + 1 if result.is_outdated else 0
+                if conflicts > MOST_OUTDATED:
+                    text = "%s/%s: %d passes in a row found the job or a child changed, more than the watches report"
+                    log.warning(text, *key, conflicts)
                 if not result.gone:
                     passed = time.monotonic()
                     if result.requeue_after_seconds is not None:
-                        queue.due = min(queue.due, passed + result.requeue_after_seconds)
+                        seconds = result.requeue_after_seconds
+                        if conflicts:
+                            seconds *= backoff_seconds(conflicts)
+                        queue.due = min(queue.due, passed + seconds)
                     # A change may move the time forward meanwhile.
                     while (left := queue.due - time.monotonic()) > 0:
                         queue.moved.clear()

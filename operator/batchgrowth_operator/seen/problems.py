@@ -29,6 +29,7 @@ from batchgrowth_operator.seen.refused_objects import (
     FOREIGN,
     POD_NAME,
     Problem,
+    going,
     left_over,
     less,
     refused_pod,
@@ -154,9 +155,9 @@ def held_back(seen: Observed, clock: Clock) -> Problem | None:
 def _held_back(seen: Observed, clock: Clock) -> Iterator[Problem]:
     yield from stuck_deletions(seen, clock)  # before the refusal of an object whose name is still in use
     for failure in seen.failures:
-        left = left_over(seen)
-        if left is not None and failure.code == FOREIGN:
-            yield left
+        in_the_way = left_over(seen) or going(seen, failure.ref)
+        if in_the_way is not None and failure.code == FOREIGN:
+            yield in_the_way
         yield refused_write(failure, seen.namespace)
     yield from _part_problems(seen, clock)
 

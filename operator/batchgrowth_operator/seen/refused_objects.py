@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from batchgrowth import names
+from batchgrowth.spec import KIND
 
 from batchgrowth_operator.seen.clock import Clock
 from batchgrowth_operator.seen.observed import (
@@ -341,6 +342,20 @@ def left_over(seen: Observed) -> Problem | None:
     remove = f"kubectl delete {','.join(kinds)} --namespace {seen.namespace} --selector {names.selector(seen.name)}"
     careful = " The claim has the earlier job's checkpoints." if any(ref.kind == CLAIM for ref in found) else ""
     return Problem("NameTaken", truncated(f"{text}. Delete what is left: `{remove}`.{careful}"))
+
+
+def going(seen: Observed, ref: Ref) -> Problem | None:
+    """Return the problem of an object of an earlier job of this name that Kubernetes is deleting; None if it is none.
+
+    Garbage collection takes a moment after `kubectl delete`, and a new job may be there before it is through.
+    """
+    found = seen.strangers.get(ref)
+    owners = () if found is None else found["metadata"].get("ownerReferences") or ()
+    if not any((owner.get("kind"), owner.get("name")) == (KIND, seen.name) for owner in owners):
+        return None
+    kind, name = ref
+    text = f"{kind} {name} is still that of an earlier job of this name. Kubernetes deletes it, and then the operator"
+    return Problem("NameTaken", f"{text} makes this job's.")
 
 
 def _strangers(seen: Observed) -> dict[Ref, Object]:

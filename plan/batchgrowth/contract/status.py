@@ -48,7 +48,9 @@ REASONS = {
     "Accepted": {
         "PlanMade": "The plan is in the job's ConfigMap; with measured growth, this is the plan before any decision.",
         "PlanImpossible": "The spec is valid but has no plan; the message says why.",
-        "SpecInvalid": "The stored spec breaks a rule that the API server does not check; the message names the field.",
+        "SpecInvalid": "The stored spec breaks a rule that the API server does not check; the message names the field. "
+        "Until it is corrected, the operator changes nothing: what runs goes on, even if spec.suspend is true. To stop "
+        "it, delete the job.",
         "PodsNotAllowed": "The job's pods violate the installation's Pod Security Standard, or use a service account "
         "that it does not allow; the message names the field. The operator creates nothing and leaves existing workers "
         "alone.",

@@ -17,6 +17,7 @@ from batchgrowth.contract.logs import LogFormat, LogLevel
 from batchgrowth.errors import PortError
 from batchgrowth_operator import process
 from batchgrowth_operator.api.cache import Key
+from batchgrowth_operator.api.events import EventPoster
 from batchgrowth_operator.api.leader import Leadership
 from batchgrowth_operator.loop.kopf_patches import Watches, kopf
 from batchgrowth_operator.loop.queue import Passes
@@ -58,14 +59,30 @@ def watching(monkeypatch: pytest.MonkeyPatch, *is_stopped: bool) -> list[float]:
     return waits
 
 
-def test_a_taken_port_of_the_metrics_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "connect", lambda *_: Away())
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+@pytest.mark.parametrize(
+    ("option", "given"),
+    [("metrics", {}), ("health", {}), ("health", {"health_host": "127.0.0.1"}), ("health", {"health_host": "::1"})],
+)
+def test_a_taken_port_is_named(option: str, given: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    watching(monkeypatch, True)
+    host = given.get("health_host", "127.0.0.1")
+    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as taken:
         port = taken.getsockname()[1]
+        settings: dict[str, Any] = {f"{option}_port": port, **given}
         with pytest.raises(
-            PortError, match=rf"^--metrics-port {port}: cannot be opened \(address already in use\); give"
+            PortError, match=rf"^--{option}-port {port}: cannot be opened \(address already in use\); give"
         ):
-            process.run(Settings(defaults=Defaults(image="example/trainer:1"), metrics_port=port))
+            process.run(Settings(defaults=Defaults(image="example/trainer:1"), **settings))
+
+
+def test_a_free_port_is_left_to_health_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    watching(monkeypatch, True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    process.run(Settings(defaults=Defaults(image="example/trainer:1"), health_port=port))
+
+    socket.create_server(("127.0.0.1", port)).close()
 
 
 def test_a_pod_s_log_says_in_one_line_what_is_missing() -> None:
@@ -153,6 +170,31 @@ def test_signals_stop_the_operator(name: signal.Signals, monkeypatch: pytest.Mon
     process.run(Settings(defaults=Defaults(image="example/trainer:1")))
 
     timer.join()
+
+
+def test_events_of_writes_in_progress_are_posted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A status that is stored has them once: the next operator finds nothing new in it."""
+    told: list[str] = []
+
+    def write() -> None:
+        threading.Event().wait(0.2)
+        told.append("written")
+
+    class Noted(EventPoster):
+        def stop(self) -> None:
+            told.append("stopped")
+
+    async def runs(**_: Any) -> None:
+        asyncio.get_running_loop().run_in_executor(None, write)
+
+    running(monkeypatch)
+    monkeypatch.setattr(kopf, "operator", runs)
+    monkeypatch.setattr(process, "EventPoster", Noted)
+    monkeypatch.setattr(Noted, "start", lambda _: None)
+
+    process.run(Settings(defaults=Defaults(image="example/trainer:1")))
+
+    assert told == ["written", "stopped"]
 
 
 def test_a_task_that_fails_ends_the_process(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from batchgrowth import names
+from batchgrowth.spec import KIND
 from batchgrowth_operator.api import cache
 from batchgrowth_operator.api.cache import Key, Store, Sweep
 from batchgrowth_operator.api.client import JOBS, WATCHED, Refused
@@ -103,6 +104,29 @@ def test_an_older_object_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
+@pytest.mark.fault("B06")
+def test_what_was_read_wakes_its_job_though_the_next_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store has it by then, so no later sweep would find it."""
+    store, api = Store(), FakeApi([config_map(4), config_map(5, "digits-progress")])
+    list_of = api.list_of
+
+    def reset(kind: str, namespace: str, field_selector: str) -> Any:
+        if field_selector.endswith("digits-progress"):
+            raise ConnectionResetError("the API server restarts")
+        return list_of(kind, namespace, field_selector)
+
+    monkeypatch.setattr(api, "list_of", reset)
+    assert swept(api, store) == [KEY]
+    assert caplog.messages == ["default/digits: cannot read ConfigMap digits-progress: the API server restarts"]
+
+    monkeypatch.undo()
+    monkeypatch.setattr(cache, "GRACE_SECONDS", 0.001)
+    assert swept(api, store) == [KEY]
+    assert swept(api, store) == []
+
+
 def test_an_object_that_a_watch_reports_within_the_grace_time_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     store, api = Store(), FakeApi([config_map(4), config_map(9, "new")])
     for name in ("digits-plan", "old"):
@@ -151,6 +175,44 @@ def test_an_object_that_lost_its_label_is_read(monkeypatch: pytest.MonkeyPatch) 
 
     assert swept(api, store) == [KEY]
     assert store.versions("ConfigMap") == {(KEY, PLAN): 5}
+
+
+def test_an_object_with_another_job_s_label_is_its_owner_s() -> None:
+    """Somebody gave it the label of another job, and the operator has put the label back."""
+    store, other = Store(), Key("default", "other")
+    job = {"kind": KIND, "metadata": {"name": "digits", "namespace": "default", "resourceVersion": "1", "uid": "u"}}
+    child = config_map(3)
+    child["metadata"] |= {"uid": "c", "ownerReferences": [{"uid": "u"}]}
+    relabelled = {
+        **child,
+        "metadata": child["metadata"] | {"resourceVersion": "4", "labels": {names.JOB_LABEL: "other"}},
+    }
+    put_back = {**child, "metadata": child["metadata"] | {"resourceVersion": "5"}}
+    for body in (job, child, relabelled):
+        store.update(body)
+
+    assert KEY in swept(FakeApi([relabelled]), store)
+    assert store.child(KEY, PLAN) == relabelled, "so that the next pass puts the label back"
+
+    store.update(put_back)
+    swept(FakeApi([put_back]), store)
+    assert store.refs(other) == ()
+    assert swept(FakeApi([put_back]), store) == []
+
+
+@pytest.mark.parametrize(("controller", "is_kept"), [("digits-workers-5d", True), ("others", False)])
+def test_a_pod_with_another_job_s_label_is_its_controller_s(controller: str, is_kept: bool) -> None:
+    owner = {"kind": "ReplicaSet", "name": controller, "uid": "r", "controller": True}
+    metadata = {"name": "p", "namespace": "default", "uid": "p", "resourceVersion": "3", "ownerReferences": [owner]}
+    pod = {"kind": "Pod", "metadata": metadata | {"labels": {names.JOB_LABEL: "digits"}}}
+    relabelled = {**pod, "metadata": metadata | {"resourceVersion": "4", "labels": {names.JOB_LABEL: "other"}}}
+    store = Store()
+    for body in (pod, relabelled):
+        store.update(body)
+
+    asyncio.run(Sweep(FakeApi([relabelled]), store).sweep("Pod"))  # type: ignore[arg-type]
+
+    assert is_kept == (Ref("Pod", "p") in store.refs(KEY))
 
 
 def test_other_namespaces_are_left_alone() -> None:

@@ -468,6 +468,22 @@ def test_a_finished_job_is_deleted_after_its_time(training_world: MakeWorld) -> 
     assert world.job_deleted
 
 
+@pytest.mark.parametrize("seconds", [60, None])
+def test_a_time_to_live_outlasts_the_spec_s_refusal(training_world: MakeWorld, seconds: int | None) -> None:
+    """As by a newer operator, whose rules the stored spec breaks."""
+    world = training_world()
+    bad = world.job["spec"]["workload"] | {"arguments": {"not a name": "1"}}
+    world.edit(workload=bad, ttlSecondsAfterFinished=0).settle()
+    assert (world.decide().is_empty, world.decide().requeue_after_seconds) == (True, None), "it is not over"
+
+    over = training_world()
+    over.report(460).trainer_ends().settle()
+    over.edit(workload=bad, ttlSecondsAfterFinished=seconds).settle()
+    pause = over.decide().requeue_after_seconds
+    assert (pause, over.condition("Accepted")) == (seconds, ("False", "SpecInvalid"))
+    assert over.wait(60).decide().delete_job == (seconds is not None)
+
+
 def test_a_time_to_live_of_nothing(training_world: MakeWorld) -> None:
     """Those who wait for the end still see it: the job goes once its status says how it ended."""
     world = training_world(ttlSecondsAfterFinished=0)

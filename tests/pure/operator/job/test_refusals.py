@@ -292,12 +292,17 @@ def test_objects_of_an_earlier_job(make_world: MakeWorld, world: Any, *, kept: b
 
 
 def test_objects_that_garbage_collection_takes(make_world: MakeWorld, world: Any) -> None:
-    """They have an owner that is gone, and are named one by one while they last."""
+    """They have an owner that is gone, and are named one by one while they last; another's stay."""
     again = make_world()
     again.step()
     again.children.clear()
     again.strangers = dict(world.children)
     again.failures = (Failure(Ref("ConfigMap", CHILDREN["ConfigMap"]), 0, "is not this job's", "create"),)
+    again.step()
+    assert told(again, "ClusterReady") == expected("ConfigMap", "an earlier job's")
+
+    for body in again.strangers.values():
+        body["metadata"]["ownerReferences"] = [{"kind": "BatchGrowthJob", "name": "digits-2", "uid": "another"}]
     again.step()
     assert told(again, "ClusterReady") == expected("ConfigMap", "another owner's")
 

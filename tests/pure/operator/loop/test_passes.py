@@ -379,8 +379,42 @@ def test_a_job_that_changed_since_is_observed_again(setting: Setting, code: int)
     outcome = setting.once()
 
     found = setting.metrics.registry.get_sample_value("batchgrowth_operator_reconciles_total", {"result": "outdated"})
-    assert (found, outcome.backs_off) == (1, False)
+    assert (found, outcome.backs_off, outcome.is_outdated) == (1, False, True)
     assert setting.api.writes() == [("apply", JOB)]
+
+
+@pytest.mark.fault("B09")
+def test_conflicts_that_do_not_end_are_retried_ever_less_often(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As while the watch of jobs is silent, or if a CRD lacks the subresource."""
+    outdated = PassResult(requeue_after_seconds=one_pass.OUTDATED_SECONDS, is_outdated=True)
+    results = iter([*[outdated] * 7, PassResult(requeue_after_seconds=600.0), outdated, PassResult(gone=True)])
+    waits: list[float] = []
+    clock = [100.0]
+
+    async def make_pass(_key: Key, _failures: tuple[Failure, ...]) -> PassResult:
+        return next(results)
+
+    async def wait_for(woken: Any, seconds: float) -> None:
+        woken.close()
+        waits.append(seconds)
+        clock[0] += seconds
+
+    async def scene() -> None:
+        queues = Passes(make_pass)
+        queues.wake(KEY)
+        await task(queues)
+
+    monkeypatch.setattr(queue.asyncio, "wait_for", wait_for)
+    monkeypatch.setattr(queue.time, "monotonic", lambda: clock[0])
+    asyncio.run(scene())
+
+    assert waits == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6, 6, 600, 0.2])
+    assert caplog.messages == [
+        f"default/digits: {number} passes in a row found the job or a child changed, more than the watches report"
+        for number in (6, 7)
+    ]
 
 
 @pytest.mark.fault("B13")
@@ -403,6 +437,29 @@ def test_a_new_job_whose_status_cannot_be_written_gets_nothing(
     conditions = {c["type"]: c["reason"] for c in setting.api.objects[JOB]["status"]["conditions"]}
     assert conditions["ClusterReady"] == "WaitingForScheduler", "a status that is stored is not refused"
     assert {"StatusRefused", "PlanMade"} < {event["reason"] for event in setting.api.events.values()}
+
+
+@pytest.mark.fault("B10")
+@pytest.mark.parametrize(
+    ("code", "message", "told"),
+    [
+        (429, "the server has received too many requests", []),
+        (502, "bad gateway", []),
+        (503, "apiserver is shutting down", []),
+        (504, "request did not complete within the allowed duration", []),
+        (500, 'failed calling webhook "a"', ['The API server refuses the job\'s status: failed calling webhook "a"']),
+    ],
+)
+def test_a_server_that_is_busy_refuses_no_status(setting: Setting, code: int, message: str, told: list[str]) -> None:
+    """No event warns of a refusal of which nobody can find a cause; the status is written once the server answers."""
+    setting.api.refused[JOB] = Refused(code, message)
+    busy = setting.once()
+    assert busy.backs_off
+    assert told == [event["message"] for event in setting.api.events.values()]
+
+    setting.api.refused.clear()
+    assert setting.once(busy.failures).failures == ()
+    assert "PlanMade" in {event["reason"] for event in setting.api.events.values()}
 
 
 def suspended(setting: Setting) -> None:
@@ -1205,6 +1262,27 @@ def test_an_unexpected_error_backs_off_and_the_queue_goes_on(
 def test_the_back_off_doubles_up_to_a_limit(failures: int, seconds: float) -> None:
     """For as long as it takes: an unbounded exponent overflowed after 1,025 failures, in less than nine hours."""
     assert seconds == queue.backoff_seconds(failures)
+
+
+def test_no_pass_begins_once_they_are_stopped() -> None:
+    """Watches and the sweep end after the queues, and the Lease may be acquired at that moment."""
+    made: list[Key] = []
+
+    async def make_pass(key: Key, failures: tuple[Failure, ...]) -> PassResult:
+        made.append(key)
+        return PassResult(gone=True)
+
+    async def scene() -> None:
+        queues = Passes(make_pass, waits=True)
+        await queues.stop()
+        queues.begin([KEY])
+        queues.wake(KEY)
+        assert queues._queues == {}
+        await asyncio.sleep(0.01)
+
+    asyncio.run(scene())
+
+    assert made == []
 
 
 def test_passes_wait_for_the_lease() -> None:
