@@ -174,8 +174,13 @@ def _rejected(seen: Observed, error: BatchGrowthError) -> Writes:
     """
     previous = stored_status(seen)
     clock = Clock(seen.now)
-    time_to_live = seen.job["spec"].get("ttlSecondsAfterFinished")
-    if previous.completion_time and time_to_live is not None and clock.reached(seen.ended_seconds, time_to_live):
+    time_to_live = (seen.job.get("spec") or {}).get("ttlSecondsAfterFinished")
+    if (
+        previous.completion_time
+        and isinstance(time_to_live, int)  # it may be what the refusal is about
+        and time_to_live >= 0
+        and clock.reached(seen.ended_seconds, time_to_live)
+    ):
         return Writes(delete_job=True)
     status = rejected_status(seen, error)
     return Writes(

@@ -468,9 +468,11 @@ def test_a_finished_job_is_deleted_after_its_time(training_world: MakeWorld) -> 
     assert world.job_deleted
 
 
-@pytest.mark.parametrize("seconds", [60, None])
-def test_a_time_to_live_outlasts_the_spec_s_refusal(training_world: MakeWorld, seconds: int | None) -> None:
-    """As by a newer operator, whose rules the stored spec breaks."""
+@pytest.mark.parametrize(
+    ("seconds", "lasts"), [(60, 60), (None, None), (-1, None), ("60", None)], ids=["", "none", "negative", "text"]
+)
+def test_a_time_to_live_outlasts_the_spec_s_refusal(training_world: MakeWorld, seconds: Any, lasts: int | None) -> None:
+    """As by a newer operator, whose rules the stored spec breaks; one that is itself refused does not count."""
     world = training_world()
     bad = world.job["spec"]["workload"] | {"arguments": {"not a name": "1"}}
     world.edit(workload=bad, ttlSecondsAfterFinished=0).settle()
@@ -480,8 +482,8 @@ def test_a_time_to_live_outlasts_the_spec_s_refusal(training_world: MakeWorld, s
     over.report(460).trainer_ends().settle()
     over.edit(workload=bad, ttlSecondsAfterFinished=seconds).settle()
     pause = over.decide().requeue_after_seconds
-    assert (pause, over.condition("Accepted")) == (seconds, ("False", "SpecInvalid"))
-    assert over.wait(60).decide().delete_job == (seconds is not None)
+    assert (pause, over.condition("Accepted")) == (lasts, ("False", "SpecInvalid"))
+    assert over.wait(60).decide().delete_job == (lasts is not None)
 
 
 def test_a_time_to_live_of_nothing(training_world: MakeWorld) -> None:
