@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth.evaluations import evaluation_due
-from batchgrowth.sum_tree import Layout, lay_out, tree_sum
+from batchgrowth.shards import Layout, lay_out, tree_sum
 from torch import Tensor
 
 from batchgrowth_trainer.record.snapshot import Trained

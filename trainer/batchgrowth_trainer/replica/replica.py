@@ -20,8 +20,8 @@ import torch
 from batchgrowth.errors import BatchGrowthError
 from batchgrowth.plan import Plan, Step
 from batchgrowth.position import Position
+from batchgrowth.shards import subtrees, tree_sum
 from batchgrowth.spec import Clipping, JobSpec
-from batchgrowth.sum_tree import subtrees, tree_sum
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
