@@ -61,7 +61,7 @@ log = logging.getLogger(__name__)
 def train(run: RunState, join: Join) -> Trained:
     """Train with GatherScatter. Raises WorkloadError, DataError and ClusterError."""
     replica = build_replica(run.spec)
-    with closing(replica.loaders):
+    with closing(replica.reader):
         run.arithmetics.compare_own(STEPS, replica.arithmetic)
         with join() as cluster:
             return GatherScatterDriver(run, cluster.pool, cluster.scaling, replica).train()

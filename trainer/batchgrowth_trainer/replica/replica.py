@@ -47,7 +47,7 @@ from batchgrowth_trainer.replica.flat import (
 )
 from batchgrowth_trainer.replica.growth_state import GrowthState
 from batchgrowth_trainer.replica.judgement import Judgement
-from batchgrowth_trainer.replica.loaders import Loaders
+from batchgrowth_trainer.replica.loaders import reader_of
 from batchgrowth_trainer.replica.optimizers import (
     AnyOptimizer,
     FlatOptimizer,
@@ -136,8 +136,8 @@ class Replica:
         # Before the judgement, which copies the model's vectors: this makes the buffers flat.
         self._compute_with(workload)
         self.judgement = Judgement(spec, self.model_tensors(), device)
-        self.loaders = Loaders(workload, spec.workers.loaders, spec.workers.loaded_ahead)
-        self.requests = Requests(spec.seed, draws=self.loaders.draws)
+        self.reader = reader_of(workload, spec.workers.loaders, spec.workers.loaded_ahead)
+        self.requests = Requests(spec.seed, draws=self.reader.draws)
         self.arithmetic = Arithmetic()
         self.beginning = Beginning()
         self.on_shard: Callable[[], object] | None = None
@@ -217,7 +217,7 @@ class Replica:
     def follow_seed(self, seed: int) -> None:
         """Let another seed than the job's decide the order of the examples, and what shards and reading draw."""
         self.spec = self.spec.model_copy(update={"seed": seed})
-        self.requests = Requests(seed, draws=self.loaders.draws)
+        self.requests = Requests(seed, draws=self.reader.draws)
 
     def begin_training(self) -> None:
         """Call `train()` of model and loss, as a loop of plain torch does before an epoch.
@@ -314,9 +314,9 @@ class Replica:
         self._restore_modes(self._modes)
         try:
             if ahead is None:
-                batch = self.loaders.read_aside(request)
+                batch = self.reader.read_aside(request)
             else:
-                batch = self.loaders.read(request, partial(ahead, shard))
+                batch = self.reader.read(request, partial(ahead, shard))
             inputs, target = to_device(batch, self.device)
             # After reading, which another process may have done: dropout must not depend on how much reading drew.
             seed_generators(shard_seed(self.spec.seed, step.position.update, shard))

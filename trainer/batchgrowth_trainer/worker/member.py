@@ -255,7 +255,7 @@ class Member:
     def close(self) -> None:
         """Close the member's watchdog, loaders and listener; its replica is only memory."""
         self.watchdog.close()
-        self.replica.loaders.close()
+        self.replica.reader.close()
         self.listener.close()
 
     def gradient_rows(
