@@ -304,14 +304,15 @@ class Replica:
         Raises DataError, and WorkloadError if the workload returns something else than one loss per example.
         """
         workload = self.workload
+        # Every shard starts from the same modes and buffers, whichever member computes it, and has a row of its own.
+        self._restore_modes(self._modes)
+        self.buffers.restore(start)
+        done = self.rows.blank(shard)
+        self.parameters.collect_into(done.of_parameters)  # so that backward writes into the row
         request = self.requests.of(self.plan, step, shard)
         count = len(request.indices)
-        done = self.rows.blank(shard)
         if not count:
             return done
-        self.parameters.collect_into(done.of_parameters)  # so that backward writes into the row
-        self.buffers.restore(start)  # every shard starts from the same buffers, whichever member computes it
-        self._restore_modes(self._modes)
         try:
             if ahead is None:
                 batch = self.reader.read_aside(request)
