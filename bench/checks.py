@@ -12,7 +12,7 @@ from statistics import median
 
 from batchgrowth.plan import make_plan
 from batchgrowth.shards import shard_count
-from batchgrowth.spot_check_verdicts import updates_between
+from batchgrowth_trainer.exchange.spot_check import updates_between
 from batchgrowth_trainer.record.history import HistoryRow
 
 from bench import ours

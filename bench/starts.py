@@ -75,7 +75,7 @@ def _built(manifest: str, *, guarded: bool) -> float:
             stack.enter_context(patch.object(building, "try_out", not_tried))
             stack.enter_context(patch.object(building, "try_evaluation"))
         began = time.perf_counter()
-        building.build_replica(job.spec).loaders.close()
+        building.build_replica(job.spec).reader.close()
         return time.perf_counter() - began
 
 

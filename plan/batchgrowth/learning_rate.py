@@ -1,6 +1,6 @@
-"""The parts of an update's learning rate: the rule's rate, the schedule's factor, the warm-up, and AdaScale's gain.
+"""The parts of an update's learning rate: the rule's rate, the schedule's factor, and AdaScale's gain.
 
-`Plan.learning_rate_at` in plan.py brings the first three together. A training measures the gain:
+`Plan.learning_rate_at` in plan.py multiplies the first two and warms up. A training measures the gain:
 `Course.learning_rate` in growth_decisions.py. A worker asks replica/growth_state.py for it at each update.
 """
 
@@ -10,7 +10,7 @@ from fractions import Fraction
 from batchgrowth.extend import ScheduleRule
 from batchgrowth.looks import Signals
 from batchgrowth.position import Position
-from batchgrowth.spec import LearningRate, Schedule, Warmup
+from batchgrowth.spec import LearningRate, Schedule
 
 NUM_NOISE = 3
 """The sums of an update that a gain needs: examples, |G|² and trace of the noise."""
@@ -33,14 +33,6 @@ def schedule_of(rate: LearningRate, epochs: int) -> ScheduleRule:
     chosen = rate.schedule or Schedule()
     schedule: ScheduleRule = chosen.entry.load()(chosen.settings, epochs)
     return schedule
-
-
-def warmed_up(warmup: Warmup | None, update: int, learning_rate: float) -> float:
-    """Return the learning rate of update number `update`, counted from 0, during or after the warm-up."""
-    if warmup is None or update >= warmup.updates - 1:
-        return learning_rate
-    start = float(warmup.initial)
-    return start + (learning_rate - start) * ((update + 1) / warmup.updates)
 
 
 class Gain:

@@ -16,7 +16,7 @@ from batchgrowth.choices.growth_declared import MilestonesRule
 from batchgrowth.choices.learning_rate_schedules import ConstantSchedule
 from batchgrowth.errors import Fault, PlanError
 from batchgrowth.extend import GrowthRule, ScheduleRule
-from batchgrowth.learning_rate import rate_by_rule, schedule_of, warmed_up
+from batchgrowth.learning_rate import rate_by_rule, schedule_of
 from batchgrowth.looks import Looks, Windows
 from batchgrowth.position import Epochs, Position
 from batchgrowth.shards import shard_count
@@ -168,7 +168,10 @@ class Plan:
             rate = float(stage.rate * self.schedule.factor(epoch))
             self._rates.clear()
             self._rates[stage.index, epoch] = rate
-        return warmed_up(self.warmup, position.update, rate)
+        if self.warmup is None or position.update >= self.warmup.updates - 1:
+            return rate
+        start = float(self.warmup.initial)
+        return start + (rate - start) * ((position.update + 1) / self.warmup.updates)
 
     def learning_rates(self, stage: Stage) -> tuple[float, float, float]:
         """Return the learning rates of the stage's first update, its highest, and of its last; with the warm-up.

@@ -1,37 +1,17 @@
-"""Spot checks while training: after which updates a shard is computed twice, and who is wrong if the answers differ.
+"""Who is wrong if the answers of a spot check differ.
 
-The trainer's exchange/spot_check.py computes and compares the answers, and its drivers replace the workers.
+The trainer's exchange/spot_check.py says when a check is due, computes the answers and compares them, and its drivers
+replace the workers.
 """
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-SHARDS_BETWEEN = 200
-"""Shards that the busiest worker computes between two checks. A check costs it one more: half a percent of its time."""
 ANSWERS = 3
 """How often each of several workers computes a shard if their first answers differ."""
 ANSWERS_ALONE = 5
 """How often a worker without peers computes a shard if its first two answers differ."""
-
-
-def updates_between(shards: int, workers: int, read_ahead: int = 0) -> int:
-    """Return the number of updates from one check to the next.
-
-    A worker without peers computes the shard twice in each check, so it checks half as often. `read_ahead` is the
-    number of shards that its loaders read ahead: a check waits for their reading to reach its shard.
-    """
-    longest_run = -(-shards // workers)
-    computed = 1 if workers > 1 else 2
-    return -(-SHARDS_BETWEEN * computed * (1 + read_ahead) // longest_run)
-
-
-def is_due(before: int, after: int, every: int) -> bool:
-    """Return whether a check is due once the updates after `before`, up to `after`, are made.
-
-    It follows from the positions alone, so all members of a group get the same answer.
-    """
-    return before // every < after // every
 
 
 @dataclass(frozen=True, slots=True)

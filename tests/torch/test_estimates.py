@@ -9,7 +9,7 @@ import pytest
 import torch
 from batchgrowth.growth_decisions import Course, Measured
 from batchgrowth.plan import BatchDecision, Step
-from batchgrowth.sum_tree import lay_out
+from batchgrowth.shards import lay_out
 from batchgrowth_trainer.exchange.reduction import add_up
 from batchgrowth_trainer.workload import Workload
 from torch import Tensor, nn

@@ -14,8 +14,8 @@ from batchgrowth.looks import Timing
 from batchgrowth.manifest.reading import read_manifest
 from batchgrowth.plan import MOST_DECISIONS, BatchDecision, make_plan
 from batchgrowth.position import Position
+from batchgrowth.shards import lay_out
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth.sum_tree import lay_out
 from batchgrowth_trainer.exchange.reduction import add_up
 from batchgrowth_trainer.record.decided import decisions_in
 from batchgrowth_trainer.record.runs import decisions_of, declared_manifest, recorded_course

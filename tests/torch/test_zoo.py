@@ -13,9 +13,8 @@ import torch
 import zoo
 from batchgrowth.errors import WorkloadError
 from batchgrowth.plan import Step
-from batchgrowth.shards import shard_bounds
+from batchgrowth.shards import lay_out, shard_bounds
 from batchgrowth.spec import BatchGrowthJob, JobSpec
-from batchgrowth.sum_tree import lay_out
 from batchgrowth_trainer.building import build_replica, build_workload
 from batchgrowth_trainer.exchange.reduction import add_up
 from batchgrowth_trainer.exchange.strategy import prepare_exchange

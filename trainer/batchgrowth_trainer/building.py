@@ -78,7 +78,7 @@ def build_replica(spec: JobSpec, *, trained: bool = False) -> Replica:
         replica.growth.try_out()
         try_exchange(replica)
     except BaseException:
-        replica.loaders.close()
+        replica.reader.close()
         raise
     return replica
 
@@ -180,7 +180,7 @@ def trained_model(folder: Path, *, best: bool = False, say: Say = nobody) -> nn.
         both = workload.model, workload.loss_module
         model, loss = copied(both, both)
         replica = Replica(job.spec, workload, torch.device("cpu"))
-        with closing(replica.loaders):
+        with closing(replica.reader):
             _prepare_exchange(replica)
             replica.restore(weights.saved.snapshot)
             load_exported(modules_of(model, loss), weights.state_dict(replica))

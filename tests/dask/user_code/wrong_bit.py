@@ -4,12 +4,12 @@ import os
 from pathlib import Path
 
 import torch
-from batchgrowth import spot_check_verdicts
+from batchgrowth_trainer.exchange import spot_check
 from batchgrowth_trainer.workload import Workload
 from slow_digits import workload as slow
 from torch import Tensor
 
-spot_check_verdicts.SHARDS_BETWEEN = 8
+spot_check.SHARDS_BETWEEN = 8
 
 
 def workload(folder: str, times: str, good: str) -> Workload:

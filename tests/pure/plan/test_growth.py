@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from batchgrowth.choices import GROWTH, LEARNING_RATES
 from batchgrowth.choices.growth_declared import ConstantRule, GeometricRule, LinearRule, MilestonesRule
 from batchgrowth.choices.learning_rate_schedules import ConstantSchedule, CosineSchedule
 from batchgrowth.extend import GrowthRule, Until
-from batchgrowth.learning_rate import rate_by_rule, warmed_up
+from batchgrowth.learning_rate import rate_by_rule
+from batchgrowth.plan import make_plan
 from batchgrowth.position import Position
-from batchgrowth.spec import Batch, LearningRate, Warmup, Workers
+from batchgrowth.spec import Batch, LearningRate, Workers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -150,12 +152,15 @@ def test_an_irrational_learning_rate_is_precise_to_fifty_digits() -> None:
     assert abs(rate_by_rule(rate, 32, 64, 64) ** 2 - Fraction("0.005")) < Fraction(1, 10**50)
 
 
-def test_warmup() -> None:
+def test_warmup(small_job: Any) -> None:
     """The first update is one step above the start, and the last one of the ramp is the whole rate."""
-    ramp = Warmup(updates=5)
-    assert warmed_up(None, 0, 0.3) == 0.3
-    assert [warmed_up(ramp, update, 0.5) for update in range(4)] == pytest.approx([0.1, 0.2, 0.3, 0.4])
-    assert [warmed_up(ramp, update, 0.5) for update in (4, 5, 100)] == [0.5, 0.5, 0.5]
+    rate = "initial: '0.5', rule: Constant"
+    plan = make_plan(small_job(f"learningRate={{{rate}}}").spec)
+    warm = make_plan(small_job(f"learningRate={{{rate}, warmup: {{updates: 5}}}}").spec)
+    assert plan.learning_rate_at(Position()) == 0.5
+    rates = [warm.learning_rate_at(warm.position_at(update)) for update in range(8)]
+    assert rates[:4] == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    assert rates[4:] == [0.5, 0.5, 0.5, 0.5]
 
 
 @pytest.mark.fault("A06")

@@ -6,8 +6,7 @@ import operator
 from itertools import pairwise
 
 import pytest
-from batchgrowth.shards import shard_runs
-from batchgrowth.sum_tree import lay_out, lay_out_runs, merge_order, split, subtrees, tree_sum
+from batchgrowth.shards import lay_out, lay_out_runs, merge_order, shard_runs, split, subtrees, tree_sum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

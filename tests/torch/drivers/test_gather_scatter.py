@@ -255,7 +255,7 @@ def trained(small_job: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         scaling = SimpleNamespace(gather=lambda _handle, _updates: list(pool.ready), team=lambda _: list(pool.ready))
         driver: Any = GatherScatterDriver
         replica = build_replica(job.spec)
-        with closing(replica.loaders):
+        with closing(replica.reader):
             done = driver(seen, pool, scaling, replica).train()
         return weights_sha256(done.state_dict), seen, pool
 
@@ -439,8 +439,8 @@ def check(small_job: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         return seen[-1], None
 
     yield checked
-    server.loaders.close()
-    other.loaders.close()
+    server.reader.close()
+    other.reader.close()
 
 
 def wrong(_step: Step, _shard: int, times: int) -> list[tuple[int, ...]]:

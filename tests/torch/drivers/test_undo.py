@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from batchgrowth import spot_check_verdicts
 from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.errors import ClusterError, WorkloadError
 from batchgrowth.growth_decisions import Course
 from batchgrowth.position import Position
 from batchgrowth_trainer.drivers.run import RunState, Undo
+from batchgrowth_trainer.exchange import spot_check
 from batchgrowth_trainer.pool.connection import LOST, SchedulerLost
 from batchgrowth_trainer.record.checkpoint import CheckpointStore
 from batchgrowth_trainer.record.history import History, HistoryRow
@@ -188,7 +188,7 @@ def test_a_bit_that_flips_once_in_one_process_is_undone(
     small_job: Any, tmp_path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker without peers computes the shard twice, and once more for each doubt."""
-    monkeypatch.setattr(spot_check_verdicts, "SHARDS_BETWEEN", 2)
+    monkeypatch.setattr(spot_check, "SHARDS_BETWEEN", 2)
     job = small_job("workload.entrypoint=small:plain")
     undisturbed = train(job, Options(output_dir=tmp_path / "undisturbed"))
     computed = Replica.computed_aside

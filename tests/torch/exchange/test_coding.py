@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import small
 import torch
+from batchgrowth.shards import lay_out
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth.sum_tree import lay_out
 from batchgrowth_trainer.drivers.single_process import only_one
 from batchgrowth_trainer.exchange import compression as module
 from batchgrowth_trainer.exchange.compression import BLOCK, BFloat16, Coding, Int8, compression_in

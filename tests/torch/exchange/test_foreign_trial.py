@@ -9,7 +9,7 @@ from batchgrowth_trainer.building import build_replica
 from batchgrowth_trainer.exchange import all_reduce
 from batchgrowth_trainer.exchange.all_reduce import AllReduce
 from batchgrowth_trainer.exchange.foreign_trial import try_exchange
-from batchgrowth_trainer.replica.loaders import Loaders
+from batchgrowth_trainer.replica.data import Reader
 from small import net
 
 
@@ -56,9 +56,9 @@ def test_an_exchange_that_cannot_register_is_named_and_the_loaders_are_closed(
         def register(replica: Any) -> None:
             raise ValueError("no room")
 
-    closed: list[Loaders] = []
+    closed: list[Reader] = []
     monkeypatch.setattr(all_reduce, "AllReduce", Unprepared)
-    monkeypatch.setattr(Loaders, "close", lambda loaders: closed.append(loaders))
+    monkeypatch.setattr(Reader, "close", lambda reader: closed.append(reader))
     with pytest.raises(WorkloadError, match=r"^exchange AllReduce: preparing it raised ValueError: no room \("):
         build_replica(small_job("exchange.type=AllReduce").spec)
     assert len(closed) == 1

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import torch
-from batchgrowth.sum_tree import lay_out, tree_sum
+from batchgrowth.shards import lay_out, tree_sum
 from batchgrowth_trainer.exchange.connections import (
     LARGEST_MESH,
     TOKEN_BYTES,

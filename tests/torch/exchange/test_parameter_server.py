@@ -9,8 +9,8 @@ import pytest
 import small
 import torch
 from batchgrowth.errors import WorkloadError
+from batchgrowth.shards import lay_out
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth.sum_tree import lay_out
 from batchgrowth_trainer.exchange.group import Group, LoneGroup, PeerLost
 from batchgrowth_trainer.exchange.parameter_server import ParameterServer
 from batchgrowth_trainer.exchange.strategy import Round, Setting, strategy_of

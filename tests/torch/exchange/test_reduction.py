@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 import torch
-from batchgrowth.sum_tree import lay_out, subtrees
+from batchgrowth.shards import lay_out, subtrees
 from batchgrowth_trainer.exchange import reduction
 from batchgrowth_trainer.exchange.connections import grid_of, rows_for
 from batchgrowth_trainer.exchange.group import LoneGroup, PeerLost, spread_state, swap_with_all

@@ -12,8 +12,8 @@ import pytest
 import small
 import torch
 from batchgrowth.errors import WorkloadError
+from batchgrowth.shards import subtrees
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth.sum_tree import subtrees
 from batchgrowth_trainer.exchange import streaming
 from batchgrowth_trainer.exchange.all_reduce import AllReduce
 from batchgrowth_trainer.exchange.group import Group, LoneGroup, PeerLost

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from batchgrowth.sum_tree import lay_out, tree_sum
+from batchgrowth.shards import lay_out, tree_sum
 from batchgrowth_trainer.exchange import connections
 from batchgrowth_trainer.exchange.connections import Encryption, Listener, RankAssignment, assign_ranks
 from batchgrowth_trainer.exchange.group import PeerLost, TcpGroup, spread_state, swap_with_all

@@ -11,7 +11,7 @@ import pytest
 import small
 import torch
 from batchgrowth.errors import WorkloadError
-from batchgrowth.sum_tree import lay_out
+from batchgrowth.shards import lay_out
 from batchgrowth_trainer.drivers.single_process import only_one
 from batchgrowth_trainer.exchange.reduction import add_up
 from batchgrowth_trainer.replica import evaluation

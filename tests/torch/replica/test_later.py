@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from batchgrowth import spot_check_verdicts
 from batchgrowth.errors import WorkloadError
+from batchgrowth_trainer.exchange import spot_check
 from batchgrowth_trainer.exchange.group import LoneGroup
 from batchgrowth_trainer.exchange.spot_check import SpotCheck
 from batchgrowth_trainer.exchange.strategy import Setting
@@ -34,7 +34,7 @@ Trained = Callable[..., Replica]
 @pytest.fixture
 def trained(tried: Callable[..., Replica], monkeypatch: pytest.MonkeyPatch) -> Trained:
     """A function: the replica of a workload, tried out and trained, with a check after every second update or so."""
-    monkeypatch.setattr(spot_check_verdicts, "SHARDS_BETWEEN", 2)
+    monkeypatch.setattr(spot_check, "SHARDS_BETWEEN", 2)
     monkeypatch.setattr(beginning, "TIMES_LONGER", 0)
 
     def made(workload: Workload, *overrides: str) -> Replica:

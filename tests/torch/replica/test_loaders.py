@@ -22,9 +22,9 @@ from batchgrowth.plan import Plan, Step
 from batchgrowth.position import Position
 from batchgrowth_trainer.drivers.single_process import only_one
 from batchgrowth_trainer.replica import loaders as module
-from batchgrowth_trainer.replica.data import Request
+from batchgrowth_trainer.replica.data import Reader, Request
 from batchgrowth_trainer.replica.evaluation import evaluate
-from batchgrowth_trainer.replica.loaders import Loaders
+from batchgrowth_trainer.replica.loaders import Loaders, reader_of
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.user_errors import ReadFault
 from batchgrowth_trainer.workload import Workload
@@ -71,10 +71,10 @@ def requests(numbers: range) -> Iterator[Request]:
 @pytest.fixture
 def loaders() -> Iterator[Any]:
     """A function: loaders of a workload with that training set."""
-    made: list[Loaders] = []
+    made: list[Reader] = []
 
-    def make(train: Any, processes: int, ahead: int = 2) -> Loaders:
-        made.append(Loaders(workload(train), processes, ahead))
+    def make(train: Any, processes: int, ahead: int = 2) -> Reader:
+        made.append(reader_of(workload(train), processes, ahead))
         return made[-1]
 
     yield make
@@ -93,7 +93,7 @@ def trained(replica: Replica, workers: int) -> dict[str, Tensor]:
         replica.commit(step, torch.stack(rows).sum(0))
         if turn % 4 == 3:
             evaluate(replica, 0, 1, only_one)
-    replica.loaders.close()
+    replica.reader.close()
     return {name: tensor.clone() for name, tensor in replica.tensors().items()}
 
 
@@ -144,7 +144,7 @@ def test_an_update_with_unknown_followers_plans_none_of_them(
 
     monkeypatch.setattr(Plan, "step_at", counted)
     replica.partials(step, (0, step.shards))
-    replica.loaders.close()
+    replica.reader.close()
     assert planned == []
 
 

@@ -10,7 +10,7 @@ import small
 import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth.plan import Step
-from batchgrowth.sum_tree import lay_out, merge_order
+from batchgrowth.shards import lay_out, merge_order
 from batchgrowth_trainer.exchange.reduction import add_up
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.workload import Workload

@@ -503,7 +503,7 @@ def test_a_file_that_loaders_share_is_refused(
             else:
                 try_out(replica)
         finally:
-            replica.loaders.close()
+            replica.reader.close()
             rows.close()
 
 

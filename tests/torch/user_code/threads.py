@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from batchgrowth.sum_tree import lay_out
+from batchgrowth.shards import lay_out
 from batchgrowth_trainer.exchange.connections import grid_of
 from batchgrowth_trainer.exchange.reduction import Reduction
 from torch import Tensor

@@ -1,6 +1,7 @@
 """The pause at a resize, as its members measure it."""
 
-from batchgrowth_trainer.worker.resize_pause import PauseClock, longest_pause
+from batchgrowth_trainer.drivers.generations import longest_pause
+from batchgrowth_trainer.worker.member import PauseClock
 
 
 def test_a_newcomer_has_no_pause() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from batchgrowth import spot_check_verdicts
 from batchgrowth.errors import WorkloadError
+from batchgrowth_trainer.exchange import spot_check
 from batchgrowth_trainer.exchange.connections import TOKEN_BYTES, assign_ranks
 from batchgrowth_trainer.exchange.spot_check import THE_STATE, answers_of, checksum
 from batchgrowth_trainer.replica.flat import Partial
@@ -23,7 +23,7 @@ EXACT = ["AllReduce", "ParameterServer"]
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A check after every fourth update of two members, and after every second of three."""
-    monkeypatch.setattr(spot_check_verdicts, "SHARDS_BETWEEN", 4)
+    monkeypatch.setattr(spot_check, "SHARDS_BETWEEN", 4)
 
 
 @contextmanager

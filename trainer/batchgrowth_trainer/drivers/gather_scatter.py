@@ -19,8 +19,8 @@ import torch
 from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.contract.progress import TRAINER
 from batchgrowth.plan import Step
+from batchgrowth.shards import lay_out
 from batchgrowth.spot_check_verdicts import ANSWERS, verdict_of
-from batchgrowth.sum_tree import lay_out
 
 from batchgrowth_trainer.building import build_replica
 from batchgrowth_trainer.drivers.run import RunState, Undo
@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 def train(run: RunState, join: Join) -> Trained:
     """Train with GatherScatter. Raises WorkloadError, DataError and ClusterError."""
     replica = build_replica(run.spec)
-    with closing(replica.loaders):
+    with closing(replica.reader):
         run.arithmetics.compare_own(STEPS, replica.arithmetic)
         with join() as cluster:
             return GatherScatterDriver(run, cluster.pool, cluster.scaling, replica).train()

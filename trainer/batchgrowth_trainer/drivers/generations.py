@@ -42,7 +42,6 @@ from batchgrowth_trainer.worker.messages import (
     Report,
     RowsReport,
 )
-from batchgrowth_trainer.worker.resize_pause import longest_pause
 
 _TICK_SECONDS = 0.05
 _WATCH_SECONDS = 0.25  # between two looks at a generation that reports nothing; each look takes time from its members
@@ -489,6 +488,11 @@ class GenerationsDriver:
             pause = longest_pause(generation.pauses.values(), otherwise=time.monotonic() - self._ended_at)
             self._run.record_resize(update, self._size, size, pause)
         self._size = size
+
+
+def longest_pause(pauses: Iterable[float | None], otherwise: float) -> float:
+    """Return the longest pause of the members in seconds; `otherwise` if all are newcomers, which have no pause."""
+    return max((pause for pause in pauses if pause is not None), default=otherwise)
 
 
 def backend_of(members: Sequence[Prepared]) -> str:

@@ -40,7 +40,7 @@ def train_here(run: RunState, advancing: Callable[[Replica], AbstractContextMana
     Raises WorkloadError and DataError.
     """
     replica = build_replica(run.spec)
-    with closing(replica.loaders), advancing(replica) as advance:
+    with closing(replica.reader), advancing(replica) as advance:
         run.arithmetics.compare_own(SHARDS, replica.arithmetic)
         run.try_saving(replica.num_bytes)
         saved = run.checkpoint_after(0)

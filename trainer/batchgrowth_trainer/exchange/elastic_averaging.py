@@ -1,7 +1,7 @@
 """ElasticAveraging: each logical replica moves towards the centre, and the centre towards the replicas' mean."""
 
 import torch
-from batchgrowth.sum_tree import subtrees, tree_sum
+from batchgrowth.shards import subtrees, tree_sum
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.logical_replicas import LogicalReplicas, State, register_copies

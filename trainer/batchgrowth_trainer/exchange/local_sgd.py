@@ -14,7 +14,7 @@ import torch
 from batchgrowth.choices.exchanges import Outer
 from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.plan import Step, round_at
-from batchgrowth.sum_tree import subtrees, tree_sum
+from batchgrowth.shards import subtrees, tree_sum
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.all_reduce import AllReduce

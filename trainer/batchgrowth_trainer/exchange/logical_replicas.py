@@ -13,8 +13,7 @@ from itertools import chain, islice
 import torch
 from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.plan import Step, rounds_from
-from batchgrowth.shards import shard_bounds
-from batchgrowth.sum_tree import lay_out
+from batchgrowth.shards import lay_out, shard_bounds
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.strategy import Round, Setting

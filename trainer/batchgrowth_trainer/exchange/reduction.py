@@ -1,4 +1,4 @@
-"""The all-reduce: it adds the partial sums of all members to one total, in the order of batchgrowth/sum_tree.py."""
+"""The all-reduce: it adds the partial sums of all members to one total, in the order of batchgrowth/shards.py."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Self
 
 import torch
-from batchgrowth.sum_tree import Layout, lay_out, lay_out_runs
+from batchgrowth.shards import Layout, lay_out, lay_out_runs
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.compression import Coding

@@ -15,7 +15,7 @@ import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth.plan import Step
 from batchgrowth.spec import JobSpec
-from batchgrowth.spot_check_verdicts import ANSWERS, ANSWERS_ALONE, is_due, updates_between, verdict_of
+from batchgrowth.spot_check_verdicts import ANSWERS, ANSWERS_ALONE, verdict_of
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.group import swap_with_all
@@ -26,6 +26,8 @@ from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.seeds import draw_seed
 from batchgrowth_trainer.user_errors import seen_at
 
+SHARDS_BETWEEN = 200
+"""Shards that the busiest worker computes between two checks. A check costs it one more: half a percent of its time."""
 THE_STATE = "the state"
 """What differs between members that have other weights, buffers or an other state of the optimizer."""
 _WHOLE_WORDS = (4, 8)  # bytes of the elements that are summed as 32-bit words
@@ -69,11 +71,25 @@ def is_checked(spec: JobSpec) -> bool:
 
 
 def is_check_due(replica: Replica, first: Step, last: Step, workers: int) -> bool:
-    """Return whether the workers, so many, are checked once the updates from `first` to `last` are made."""
+    """Return whether the workers, so many, are checked once the updates from `first` to `last` are made.
+
+    It follows from the positions alone, so all members of a group get the same answer.
+    """
     settings = replica.spec.workers
     shards = replica.plan.parts(last.batch_size)
     every = updates_between(shards, workers, read_ahead=settings.loaders * settings.loaded_ahead)
-    return is_due(first.position.update, last.after.update, every)
+    return first.position.update // every < last.after.update // every
+
+
+def updates_between(shards: int, workers: int, read_ahead: int = 0) -> int:
+    """Return the number of updates from one check to the next.
+
+    A worker without peers computes the shard twice in each check, so it checks half as often. `read_ahead` is the
+    number of shards that its loaders read ahead: a check waits for their reading to reach its shard.
+    """
+    longest_run = -(-shards // workers)
+    computed = 1 if workers > 1 else 2
+    return -(-SHARDS_BETWEEN * computed * (1 + read_ahead) // longest_run)
 
 
 def checked_shard(spec: JobSpec, step: Step) -> int:

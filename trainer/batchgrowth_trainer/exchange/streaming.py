@@ -1,7 +1,7 @@
 """Sends sums of gradients as soon as they are final, while the backward pass of a member's last shard goes on.
 
 The gradient is cut into buckets of whole parameters, which depend only on the model. A bucket is final once each of its
-parameters has its gradient in the last shard; then its sums are added along the tree (batchgrowth/sum_tree.py) as all
+parameters has its gradient in the last shard; then its sums are added along the tree (batchgrowth/shards.py) as all
 others are, so the bits are those of adding whole rows at the end.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from batchgrowth.sum_tree import split, tree_sum
+from batchgrowth.shards import split, tree_sum
 from torch import Tensor
 
 from batchgrowth_trainer.replica.flat import FlatParameters, Partial

@@ -39,7 +39,7 @@ def measured(job: BatchGrowthJob, folders: Iterable[Path], clock: Callable[[], f
     """
     begin(job.spec, map(str, folders))
     replica = build_replica(job.spec)
-    with closing(replica.loaders):
+    with closing(replica.reader):
         size = replica.parameters.vector.numel() * replica.parameters.vector.element_size()
         kinds = kinds_of(replica.plan)
         cells: list[Cell] = []

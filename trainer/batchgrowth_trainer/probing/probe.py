@@ -78,7 +78,7 @@ def probed(
     begin(start.job.spec, home, function_in(folder, start.job.spec.workload.entrypoint))
     probe = Probe(start, batches, stretch, orders, notes=list(batches.left_out))
     replica = build_replica(start.branch_spec, trained=True)
-    with closing(replica.loaders):
+    with closing(replica.reader):
         for size in batches.tried:
             _try(replica, probe, size, say)
         middle = _middle(probe, tolerance)

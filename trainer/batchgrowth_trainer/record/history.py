@@ -52,24 +52,20 @@ class RowFile:
         self._file: FileIO | None = None
         self._buffer = bytearray()
         self._write_at = 0  # bytes in the buffer that trigger a write
-        self._header: tuple[str, ...] = ()
+        self.header: tuple[str, ...] = ()
+        """The file's columns; empty until it has any."""
         self._whole: int | None = None  # bytes to which the file has to be cut
         self._is_synced = True
         self.last = 0
         if not new:
             self._look(most)
 
-    @property
-    def header(self) -> tuple[str, ...]:
-        """Return the file's columns; empty until it has any."""
-        return self._header
-
     def _look(self, most: float) -> None:
         """Find the rows up to update `most` in the file, if there is one. Raises OSError."""
         if not self._path.exists():
             return
         with named(self._path):
-            self._header, whole, self.last = _end(self._path, most)
+            self.header, whole, self.last = _end(self._path, most)
             self._whole = whole if whole < self._path.stat().st_size else None
 
     def _cut(self) -> None:
@@ -91,12 +87,12 @@ class RowFile:
         Raises CheckpointError if the file has other columns, as the file of an earlier run may, and OSError with the
         file's name.
         """
-        if not self._header:  # a new file, or one whose header a crash tore
-            self._header = header
+        if not self.header:  # a new file, or one whose header a crash tore
+            self.header = header
             self._buffer += f"{','.join(header)}\n".encode()
-        if header != self._header:
+        if header != self.header:
             raise CheckpointError(
-                f"{self._path} has the columns {', '.join(self._header)}, but now they would be {', '.join(header)}; "
+                f"{self._path} has the columns {', '.join(self.header)}, but now they would be {', '.join(header)}; "
                 "undo the change, such as one of the workload's metrics, or start over in another --output-dir"
             )
         self._buffer += f"{','.join(map(str, cells))}\n".encode()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
+from threading import Lock
 from typing import Any
 
 import torch
@@ -51,6 +52,12 @@ Runs = Callable[[Step], tuple[int, int]]
 
 Ahead = Callable[[int], Iterator[Request]]
 """A shard -> the requests for its examples, and for those that are read after them."""
+
+Following = Callable[[], Iterator[Request]]
+"""The requests that will come, the present one first."""
+
+Batch = tuple[Any, Any]
+"""The inputs and targets of a request."""
 
 
 def run_of(rank: int, size: int, step: Step) -> tuple[int, int]:
@@ -104,6 +111,36 @@ class Requests:
             kept = {known: order for known, order in self._orders.items() if known == epoch - 1}
             self._orders = kept | {epoch: example_order(self._seed, epoch, examples)}
         return self._orders[epoch]
+
+
+class Reader:
+    """Reads the examples of a workload in this process; `loaders.Loaders` lets other processes read them ahead."""
+
+    processes = 0
+    """How many other processes read."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self.draws = not is_indexed(workload, workload.train)
+        """Whether reading training examples may draw random numbers."""
+        self._reading = Lock()  # a data set may keep a file open, and reading seeds the generators of the process
+
+    def read(self, request: Request, following: Following) -> Batch:  # noqa: ARG002
+        """Return the inputs and targets of a request; nobody reads the `following` requests ahead.
+
+        Raises DataError and WorkloadError.
+        """
+        if request.test is None and not self.draws:  # nothing of `read` is needed, and little of the processor
+            return fetch(self._workload.train, request.indices)
+        with self._reading:
+            return read(self._workload, request)
+
+    def read_aside(self, request: Request) -> Batch:
+        """Return the inputs and targets of a request that is no part of the training. Raises what `read` does."""
+        return self.read(request, lambda: iter((request,)))
+
+    def close(self) -> None:
+        """Do nothing: no other process reads."""
 
 
 MOST_TRIES = 10  # of one example

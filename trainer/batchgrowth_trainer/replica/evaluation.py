@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth.evaluations import evaluation_due
-from batchgrowth.sum_tree import Layout, lay_out, tree_sum
+from batchgrowth.shards import Layout, lay_out, tree_sum
 from torch import Tensor
 
 from batchgrowth_trainer.record.snapshot import Trained
@@ -105,7 +105,7 @@ def training_loss(replica: Replica, indices: Tensor) -> float:
             chunk = indices[first : first + _CHUNK]
             request = Request(None, chunk, draw_seed(replica.spec.seed, "reading for the training loss", len(sums)))
             with reported_as_workload_error(f"evaluating the training examples from {int(chunk[0])}"):
-                inputs, target = to_device(replica.loaders.read_aside(request), replica.device)
+                inputs, target = to_device(replica.reader.read_aside(request), replica.device)
                 seed_generators(draw_seed(replica.spec.seed, "training loss", len(sums)))
                 with autocast(replica.spec, replica.device):
                     values = replica.workload.values(replica.model, inputs, target)
@@ -270,7 +270,7 @@ def _of_request(replica: Replica, request: Request, coming: Iterator[Request]) -
     indices = request.indices
     first = int(indices[0])
     with reported_as_workload_error(f"evaluating the test examples{name and f' {name}'} from {first}"):
-        inputs, target = to_device(replica.loaders.read(request, lambda: coming), replica.device)
+        inputs, target = to_device(replica.reader.read(request, lambda: coming), replica.device)
         seed_generators(draw_seed(replica.spec.seed, f"evaluation {name}", first // _CHUNK))
         with autocast(replica.spec, replica.device):
             output = predict(replica.model, inputs)

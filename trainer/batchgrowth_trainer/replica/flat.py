@@ -8,7 +8,7 @@ A row has L = `Rows.length` float32 numbers, in three parts:
     change     of all buffers, `FlatBuffers.length` numbers
     tail       for each parameter the number of examples without a gradient of it, the quantities, two numbers of timing
                if the growth looks at a clock, and a member's request to stop
-Rows are added along one fixed tree (batchgrowth/sum_tree.py), so every number in them has the same bits for any number
+Rows are added along one fixed tree (batchgrowth/shards.py), so every number in them has the same bits for any number
 of members.
 """
 

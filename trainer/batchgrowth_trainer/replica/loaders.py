@@ -17,26 +17,22 @@ import signal
 import stat
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import cycle, islice
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Lock, Thread
-from typing import Any
+from threading import Thread
 
 import torch
 from batchgrowth.errors import BatchGrowthError
 
-from batchgrowth_trainer.replica.data import Request, fetch, is_indexed, read
+from batchgrowth_trainer.replica.data import Batch, Following, Reader, Request, is_indexed, read
 from batchgrowth_trainer.user_errors import FAULTS, ReadFault, workload_error
 from batchgrowth_trainer.workload import Workload
 
-Batch = tuple[Any, Any]
-Following = Callable[[], Iterator[Request]]
-"""The requests that will come, the present one first."""
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  (not a temporary file)
 LEAST_SHARED_BYTES = 128 << 20
 _UNMAPPED = "unable to "
@@ -46,33 +42,32 @@ _CONTEXT = multiprocessing.get_context("fork")  # a workload need not be picklab
 _END_SECONDS = 2.0  # for the end of a process that may still read
 
 
-class Loaders:
-    """Reads the examples of a workload in `processes` other processes, or in this one if `processes` is 0."""
+def reader_of(workload: Workload, processes: int, ahead: int) -> Reader:
+    """Return what reads the examples: so many other processes, `ahead` shards each, if reading may take time and they
+    have room; else this process.
+    """
+    if processes and not is_indexed(workload, workload.train) and _has_room():
+        return Loaders(workload, processes, ahead)
+    return Reader(workload)
+
+
+class Loaders(Reader):
+    """Reads the examples of a workload in `processes` other processes."""
 
     def __init__(self, workload: Workload, processes: int, ahead: int) -> None:
-        self._workload = workload
+        super().__init__(workload)
+        self.processes = processes
         self._most = processes * ahead
         self._lanes: defaultdict[str | None, _Lane] = defaultdict(_Lane)
-        self.draws = not is_indexed(workload, workload.train)
-        """Whether reading training examples may draw random numbers."""
-        needed = processes > 0 and self.draws
         # Forked here, when the process has no peers yet: a loader must inherit as few connections as possible.
-        self._loaders: list[_Loader] = []
-        if needed and _has_room():
-            self._loaders = [_Loader(workload) for _ in range(processes)]
+        self._loaders = [_Loader(workload) for _ in range(processes)]
         self._turns = cycle(self._loaders)
-        self._reading = Lock()  # a data set may keep a file open, and reading seeds the generators of the process
 
     def read(self, request: Request, following: Following) -> Batch:
         """Return the inputs and targets of a request; loaders read the `following` requests ahead.
 
         Raises DataError, WorkloadError, and a ReadFault if a process that reads has died.
         """
-        if not self._loaders:
-            if request.test is None and not self.draws:  # nothing of `read` is needed, and little of the processor
-                return fetch(self._workload.train, request.indices)
-            with self._reading:
-                return read(self._workload, request)
         lane = self._lanes[request.test]
         if not lane.has(request):
             lane.restart(following())
@@ -97,18 +92,11 @@ class Loaders:
             raise _dead_loader() from error
         return batches, moved
 
-    @property
-    def processes(self) -> int:
-        """Return how many other processes read; 0 if this one does."""
-        return len(self._loaders)
-
     def read_aside(self, request: Request) -> Batch:
-        """Return the inputs and targets of a request that is no part of the training; what was read ahead stays.
+        """Return the inputs and targets of a request that is no part of the training; what is read ahead stays.
 
         Raises what `read` does.
         """
-        if not self._loaders:
-            return self.read(request, lambda: iter((request,)))
         try:
             return next(self._turns).ask(request).result()
         except (EOFError, OSError) as error:

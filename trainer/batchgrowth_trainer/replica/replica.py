@@ -20,8 +20,8 @@ import torch
 from batchgrowth.errors import BatchGrowthError
 from batchgrowth.plan import Plan, Step
 from batchgrowth.position import Position
+from batchgrowth.shards import subtrees, tree_sum
 from batchgrowth.spec import Clipping, JobSpec
-from batchgrowth.sum_tree import subtrees, tree_sum
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -48,7 +48,7 @@ from batchgrowth_trainer.replica.flat import (
 )
 from batchgrowth_trainer.replica.growth_state import GrowthState
 from batchgrowth_trainer.replica.judgement import Judgement
-from batchgrowth_trainer.replica.loaders import Loaders
+from batchgrowth_trainer.replica.loaders import reader_of
 from batchgrowth_trainer.replica.optimizers import (
     AnyOptimizer,
     FlatOptimizer,
@@ -67,7 +67,7 @@ SURELY_FINITE = 1e38
 """Below this square of a gradient, all norms are finite: in float32, the largest square is 3.4e38."""
 _EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 _UNFOLLOWED = nullcontext()
-_UNDONE = nullcontext()
+_UNGUARDED = nullcontext()
 
 Follow = Callable[[Partial], AbstractContextManager[None]]
 """The sum of a shard that is being computed -> a context for its backward pass."""
@@ -128,6 +128,7 @@ class Replica:
         self.parameters = FlatParameters(workload.model, device, spared(spec, names), workload.loss_module)
         check_tied(spec, self.parameters)
         self.optimizer = optimizer_of(spec, self.parameters)
+        self._asks_user = _is_users(self.optimizer)
         self.average = average_of(spec, self.parameters.vector.data)
         course = self.growth.course
         quantities = (SHARD_SQUARES, LOSS) if course.needs_noise else (LOSS,)
@@ -136,8 +137,8 @@ class Replica:
         # Before the judgement, which copies the model's vectors: this makes the buffers flat.
         self._compute_with(workload)
         self.judgement = Judgement(spec, self.model_tensors(), device)
-        self.loaders = Loaders(workload, spec.workers.loaders, spec.workers.loaded_ahead)
-        self.requests = Requests(spec.seed, draws=self.loaders.draws)
+        self.reader = reader_of(workload, spec.workers.loaders, spec.workers.loaded_ahead)
+        self.requests = Requests(spec.seed, draws=self.reader.draws)
         self.arithmetic = Arithmetic()
         self.beginning = Beginning()
         self.on_shard: Callable[[], object] | None = None
@@ -221,7 +222,7 @@ class Replica:
     def follow_seed(self, seed: int) -> None:
         """Let another seed than the job's decide the order of the examples, and what shards and reading draw."""
         self.spec = self.spec.model_copy(update={"seed": seed})
-        self.requests = Requests(seed, draws=self.loaders.draws)
+        self.requests = Requests(seed, draws=self.reader.draws)
 
     def begin_training(self) -> None:
         """Call `train()` of model and loss, as a loop of plain torch does before an epoch.
@@ -308,19 +309,20 @@ class Replica:
         Raises DataError, and WorkloadError if the workload returns something else than one loss per example.
         """
         workload = self.workload
+        # Every shard starts from the same modes and buffers, whichever member computes it, and has a row of its own.
+        self._restore_modes(self._modes)
+        self.buffers.restore(start)
+        done = self.rows.blank(shard)
+        self.parameters.collect_into(done.of_parameters)  # so that backward writes into the row
         request = self.requests.of(self.plan, step, shard)
         count = len(request.indices)
-        done = self.rows.blank(shard)
         if not count:
             return done
-        self.parameters.collect_into(done.of_parameters)  # so that backward writes into the row
-        self.buffers.restore(start)  # every shard starts from the same buffers, whichever member computes it
-        self._restore_modes(self._modes)
         try:
             if ahead is None:
-                batch = self.loaders.read_aside(request)
+                batch = self.reader.read_aside(request)
             else:
-                batch = self.loaders.read(request, partial(ahead, shard))
+                batch = self.reader.read(request, partial(ahead, shard))
             inputs, target = to_device(batch, self.device)
             # After reading, which another process may have done: dropout must not depend on how much reading drew.
             seed_generators(shard_seed(self.spec.seed, step.position.update, shard))
@@ -373,8 +375,12 @@ class Replica:
         Raises WorkloadError if the loss or the gradient is not finite; the state is then unchanged.
         """
         gradient, rest = self.split(total)
-        # A growth rule of the user's own is asked after the step, and may raise an error.
-        with self._undone_by_errors_of_users(self.growth.asks_user(step)):
+        guard: AbstractContextManager[None] = _UNGUARDED
+        # The user's optimizer may raise an error in the middle of its step, and their growth rule after it. After a
+        # fault of the device nothing of the state can be trusted, so it stays as it is, not whole.
+        if self._asks_user or self.growth.asks_user(step):
+            guard = undone_by_errors(self, unless=DeviceFault)
+        with guard:
             return self.advance(step, self.take_step(step, gradient, rest, step.examples))
 
     def split(self, total: Tensor) -> tuple[Tensor, Tensor]:
@@ -388,7 +394,8 @@ class Replica:
         The optimizer moves the weights: optimizers.py, torch_optimizer.py or lbfgs.py.
         `rest` is what follows the gradient in the total; both are overwritten. With a `part` the gradient is that of
         its parameters. The position stays: `advance` follows, or `moved_to` after several steps.
-        Raises WorkloadError if the loss or the gradient is not finite; the state is then unchanged.
+        Raises WorkloadError if the loss or the gradient is not finite; the state is then unchanged. Any other
+        error leaves a state that is not whole, which the caller restores, as `commit` does.
         """
         learning_rate = self.growth.learning_rate(step)
         # In place: the total is a row of this process, and `Rows.blank` zeroes a row before its next use.
@@ -415,29 +422,21 @@ class Replica:
         if part is not None:
             optimizer = part.optimizer
             place = part.place
-        with self._undone_by_errors_of_users(_is_users(optimizer)):
-            self.is_whole = False
-            if self.buffers.length:
-                self.buffers.advance(rest[: self.buffers.length].div_(examples))
-            if optimizer is not None:
-                if self.spec.optimizer.clipping is not None:
-                    clip(gradient, norm, self.spec.optimizer.clipping)
-                if unreached:  # torch's optimizers leave a parameter alone whose gradient is None
-                    optimizer.step(gradient, learning_rate, step.position.update, unreached)
-                else:
-                    optimizer.step(gradient, learning_rate, step.position.update)
-                if self.average is not None:
-                    self.average.follow(step.position.update, place)
-            if unreached and self.missed is not None:
-                self.missed[unreached] += 1.0
+        self.is_whole = False
+        if self.buffers.length:
+            self.buffers.advance(rest[: self.buffers.length].div_(examples))
+        if optimizer is not None:
+            if self.spec.optimizer.clipping is not None:
+                clip(gradient, norm, self.spec.optimizer.clipping)
+            if unreached:  # torch's optimizers leave a parameter alone whose gradient is None
+                optimizer.step(gradient, learning_rate, step.position.update, unreached)
+            else:
+                optimizer.step(gradient, learning_rate, step.position.update)
+            if self.average is not None:
+                self.average.follow(step.position.update, place)
+        if unreached and self.missed is not None:
+            self.missed[unreached] += 1.0
         return Taken(loss, learning_rate, norm, sums)
-
-    def _undone_by_errors_of_users(self, is_asked: bool) -> AbstractContextManager[None]:
-        """Return a context that restores the state if the user's code, which moves it if `is_asked`, raises.
-
-        After a fault of the device, nothing of the state can be trusted, so the state stays as it is, not whole.
-        """
-        return undone_by_errors(self, unless=DeviceFault) if is_asked else _UNDONE
 
     def advance(self, step: Step, taken: Taken) -> Committed:
         """Advance the position past an update whose step is taken, and let the growth take that update into account."""
@@ -567,11 +566,11 @@ def resting(norms: Sequence[nn.Module]) -> Iterator[None]:
             hook.remove()
 
 
-def _is_users(optimizer: AnyOptimizer | None) -> bool:
+def _is_users(optimizer: AnyOptimizer) -> bool:
     """Return whether the optimizer's step runs code of the user's, or of a package that is neither ours nor torch."""
     if isinstance(optimizer, TorchOptimizer):
         return optimizer.is_users
-    return optimizer is not None and type(optimizer).__module__.partition(".")[0] != __name__.partition(".")[0]
+    return type(optimizer).__module__.partition(".")[0] != __name__.partition(".")[0]
 
 
 def norms_of(gradient: Tensor, lengths: Sequence[int]) -> Tensor:

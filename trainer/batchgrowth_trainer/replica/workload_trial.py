@@ -35,6 +35,7 @@ from batchgrowth_trainer.record.snapshot import pack
 from batchgrowth_trainer.replica.beginning import differences, settings
 from batchgrowth_trainer.replica.data import Request, Requests, is_indexed, read, to_device
 from batchgrowth_trainer.replica.flat import named_parameters
+from batchgrowth_trainer.replica.loaders import Loaders
 from batchgrowth_trainer.replica.python_state import MISSING, Change, PythonState, is_alike
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.seeds import seed_generators, shard_seed, untouched_randomness
@@ -69,7 +70,7 @@ def try_out(replica: Replica) -> None:
         check_leaves(replica, leaves)
         _check_rule(replica)
     states = [(computing, _is_new_variable)]
-    if reading is not None and not replica.loaders.processes:
+    if reading is not None and not replica.reader.processes:
         states.append((reading, _is_built))
     replica.beginning.remember(states, Parameters(replica))
 
@@ -558,8 +559,8 @@ def _check_reading(replica: Replica) -> PythonState | None:
         _check_kept(replica, state, request)
     # What the data set has built when it was first read, such as an open file, stays; it may have taken long.
     state.restore(_is_built)
-    if replica.loaders.processes > 1:
-        _check_loaders(replica, request, first)
+    if isinstance(replica.reader, Loaders) and replica.reader.processes > 1:
+        _check_loaders(replica, replica.reader, request, first)
     return state
 
 
@@ -590,7 +591,7 @@ def _check_kept(replica: Replica, state: PythonState, request: Request) -> None:
         )
 
 
-def _check_loaders(replica: Replica, request: Request, alone: Any) -> None:
+def _check_loaders(replica: Replica, loaders: Loaders, request: Request, alone: Any) -> None:
     """Let all loaders read the same examples at once, and compare them with what one process reads `alone`."""
     at = seen_at(getattr(replica.workload.train, "__getitem__", None))
     remedy = (
@@ -598,12 +599,12 @@ def _check_loaders(replica: Replica, request: Request, alone: Any) -> None:
         "__init__, so that each process has its own; or map it into memory (numpy.memmap), or leave workers.loaders out"
     )
     try:
-        batches, moved = replica.loaders.read_at_once(request)
+        batches, moved = loaders.read_at_once(request)
     except DataError as error:
         if isinstance(error, ReadFault):
             raise
         raise DataError(
-            f"{error}. One process alone has read this example, and {replica.loaders.processes} at once have not: if "
+            f"{error}. One process alone has read this example, and {loaders.processes} at once have not: if "
             f"the data set keeps a file or a connection open, {remedy}"
         ) from error
     if moved:
@@ -613,7 +614,7 @@ def _check_loaders(replica: Replica, request: Request, alone: Any) -> None:
         )
     if not all(is_alike(alone, batch, unknown=True) for batch in batches):
         raise WorkloadError(
-            f"workload.train: {replica.loaders.processes} processes that read example {request.indices[0]} and the "
+            f"workload.train: {loaders.processes} processes that read example {request.indices[0]} and the "
             "next ones at once do not all get what one process gets alone; if the data set keeps a file or a "
             f"connection open, {remedy}{at}"
         )

@@ -1,7 +1,7 @@
 """A member of the group, inside a Dask worker, which trains a replica for a generation at a time.
 
-Watchdog detects a thread that hangs, Control has the driver's requests to a member that trains, and Member has the
-replica.
+Watchdog detects a thread that hangs, Control has the driver's requests to a member that trains, PauseClock measures how
+long it has not computed, and Member has the replica.
 """
 
 import threading
@@ -37,7 +37,6 @@ from batchgrowth_trainer.replica.evaluation import is_judged, judged
 from batchgrowth_trainer.replica.later import look_back
 from batchgrowth_trainer.user_errors import DeviceFault, reported_as_device_fault
 from batchgrowth_trainer.worker import messages
-from batchgrowth_trainer.worker.resize_pause import PauseClock
 
 TICK_SECONDS = 1.0
 STUCK_SECONDS = 300.0
@@ -170,6 +169,28 @@ class Control:
                 self._requests.popleft().set_result(snapshot)
 
 
+class PauseClock:
+    """Measures the time for which a member has not computed, which is its pause when a new generation begins.
+
+    The driver gets it with GenerationBegan; the longest of all members is the pause of the resize.
+    """
+
+    def __init__(self) -> None:
+        self._update = -1
+        self._since = 0.0
+
+    def start(self, update: int) -> None:
+        """Restart the clock: the member has just computed `update`, or the evaluation after it."""
+        self._update = update
+        self._since = time.perf_counter()
+
+    def seconds(self, update: int) -> float | None:
+        """Return the seconds since the start; None if the member has its state, of `update`, from another member."""
+        if update != self._update:
+            return None
+        return time.perf_counter() - self._since
+
+
 # Each generation is one long Dask task; inside an update there is nothing but the arithmetic and the group.
 
 _KEPT_ROWS = 4096  # and those of a long round: what a member keeps for the driver, in case that which reports dies
@@ -235,7 +256,7 @@ class Member:
     def close(self) -> None:
         """Close the member's watchdog, loaders and listener; its replica is only memory."""
         self.watchdog.close()
-        self.replica.loaders.close()
+        self.replica.reader.close()
         self.listener.close()
 
     def gradient_rows(
