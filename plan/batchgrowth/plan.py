@@ -224,14 +224,14 @@ class Plan:
         return walk.after_updates(start, stage.batch_size, update - stage.first_update)
 
     def parts(self, batch_size: int) -> int:
-        """Return into how many parts a batch is divided among workers: its shards, or several logical replicas; 1 if it
-        is not divided.
-        """
-        if self.in_one_process:
-            return 1
+        """Return into how many parts a batch is divided: its shards, or several logical replicas."""
         if self.replicas > 1:
             return self.replicas
         return shard_count(batch_size, self.shard)
+
+    def useful_workers(self, batch_size: int) -> int:
+        """Return the most workers that a batch keeps busy: one for each part, or 1 if no worker computes."""
+        return 1 if self.in_one_process else self.parts(batch_size)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as `batchgrowth plan --output json` prints it."""

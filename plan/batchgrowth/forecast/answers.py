@@ -51,7 +51,7 @@ class Candidates:
         for maximum in self.maxima():
             total = 0.0
             for stage in self.plan.stages:
-                workers = min(self.desired(stage.batch_size, maximum), self.plan.parts(stage.batch_size))
+                workers = min(self.desired(stage.batch_size, maximum), self.plan.useful_workers(stage.batch_size))
                 key = (stage.index, workers)
                 if key not in known:
                     known[key] = stage_seconds(self.plan, stage, self.step, workers)

@@ -45,7 +45,7 @@ def alike_updates(start: int, examples_per_epoch: int, updates: int, batch: int)
 
 def used_workers(plan: Plan, stage: Stage) -> int:
     """Return the workers of a stage that have something to compute."""
-    return min(stage.workers, plan.parts(stage.batch_size))
+    return min(stage.workers, plan.useful_workers(stage.batch_size))
 
 
 def stage_seconds(plan: Plan, stage: Stage, step: StepTime, workers: int) -> float:
