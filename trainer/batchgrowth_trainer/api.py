@@ -35,7 +35,7 @@ from batchgrowth_trainer.record.runs import JOB_FILE, RecordedRun, manifest_text
 from batchgrowth_trainer.record.storage import CHECKPOINTS
 from batchgrowth_trainer.record.summary import facts_of, read_summary
 from batchgrowth_trainer.record.workload_source import Origin
-from batchgrowth_trainer.replica.seeds import untouched_randomness
+from batchgrowth_trainer.replica.seeds import ALONE, untouched_randomness
 from batchgrowth_trainer.sinks.display import NotebookDisplay, make_display
 from batchgrowth_trainer.sinks.events import Event, Note, Sink, Sinks
 from batchgrowth_trainer.stopping import stoppable
@@ -387,7 +387,9 @@ def train(
         if "initial_weights" in spec:
             spec["initial_weights"] = _as_weights(spec["initial_weights"])
         replaced: list[str] = []
-        job = with_digest(_checked(title, {**spec, "workload": given}, base, replaced.append))
+        with ALONE:
+            checked = _checked(title, {**spec, "workload": given}, base, replaced.append)
+        job = with_digest(checked)
         asked = Path(output_dir) if output_dir is not None else Path("runs") / title
         folder = _folder_of(job, asked, resume=resume)
         if resume:
@@ -514,9 +516,11 @@ def _refuse_another_function(folder: Path, job: BatchGrowthJob, function: bytes)
 @contextmanager
 def process_as_it_was() -> Iterator[None]:
     """Restore torch's threads, the random generators and Dask's log after the block; the process is the user's."""
-    threads = torch.get_num_threads()
+    with ALONE:
+        threads = torch.get_num_threads()
     try:
         with untouched_randomness(), quiet_dask():
             yield
     finally:
-        torch.set_num_threads(threads)
+        with ALONE:
+            torch.set_num_threads(threads)

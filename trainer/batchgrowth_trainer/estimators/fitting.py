@@ -36,7 +36,7 @@ from batchgrowth_trainer.record.output import WEIGHTS_FILE, OutputFolder
 from batchgrowth_trainer.record.snapshot import Snapshot
 from batchgrowth_trainer.record.storage import CHECKPOINTS
 from batchgrowth_trainer.replica.flat import modules_of
-from batchgrowth_trainer.replica.seeds import untouched_randomness
+from batchgrowth_trainer.replica.seeds import ALONE, untouched_randomness
 from batchgrowth_trainer.replica.state_dict import load_exported
 from batchgrowth_trainer.sinks.display import NotebookDisplay, make_display
 from batchgrowth_trainer.sinks.events import Event, Note, Sink, Sinks
@@ -229,7 +229,7 @@ def position_in(plan: Plan, position: Position) -> Position:
 
 def trained_module(job: BatchGrowthJob, recipe: Recipe, state_dict: Mapping[str, Tensor]) -> nn.Module:
     """Return the recipe's module with these weights, on the CPU and in eval mode."""
-    with untouched_randomness():
+    with ALONE, untouched_randomness():
         seed_for_model(model_seed(job.spec))
         workload = recipe.workload()
     load_exported(modules_of(workload.model, workload.loss_module), state_dict)
