@@ -126,6 +126,25 @@ class _Estimator(TakesData, NestedParameters):
         epochs: int,
     ) -> Self:
         self._check_parameters()
+        before_fit = dict(vars(self))
+        try:
+            self._train(X, y, sample_weight, validation, goes_on=goes_on, epochs=epochs)
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before_fit)
+            raise
+        return self
+
+    def _train(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        validation: Any,
+        *,
+        goes_on: bool,
+        epochs: int,
+    ) -> None:
         train = self._training_set(X, y, sample_weight, reset=not goes_on)
         held_out = self._validation_set(validation)
         before: Saved | None = self._saved if goes_on else None
@@ -165,7 +184,6 @@ class _Estimator(TakesData, NestedParameters):
         )
         if fitted is not None:
             self._learn(job, recipe, fitted, seed, goes_on=goes_on)
-        return self
 
     def _learn(self, job: Any, recipe: Recipe, fitted: fitting.Fitted, seed: int, *, goes_on: bool) -> None:
         """Set the attributes that a fit leaves."""
