@@ -22,11 +22,13 @@ from batchgrowth_trainer.estimators import fitting
 from batchgrowth_trainer.estimators.examples import (
     Given,
     TakesData,
+    as_floats,
     as_numpy,
     check_labels,
     encoded,
     is_dataset,
     labels_in,
+    plain_label,
 )
 from batchgrowth_trainer.estimators.job import job_with
 from batchgrowth_trainer.estimators.parameters import NestedParameters
@@ -332,7 +334,7 @@ class DaskClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         if not goes_on:
             self._all_classes = None if classes is None else np.unique(column_or_1d(np.asarray(classes)))
         elif classes is not None and not np.array_equal(np.unique(np.asarray(classes)), self.classes_):
-            given = f"{list(np.unique(np.asarray(classes)))} were given, and {self.classes_.tolist()} before"
+            given = f"{np.unique(np.asarray(classes)).tolist()} were given, and {self.classes_.tolist()} before"
             raise SpecError([Fault("classes", given, "give the same classes, or leave them out after the first call")])
         try:
             self._trained(X, y, sample_weight, None, goes_on=goes_on, epochs=1)
@@ -395,7 +397,7 @@ class DaskClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         known = getattr(self, "_all_classes", None)
         self.classes_ = np.unique(labels) if known is None else known
         if len(self.classes_) < 2:
-            given = f"all examples have the class {self.classes_[0]!r}"
+            given = f"all examples have the class {plain_label(self.classes_[0])!r}"
             raise SpecError([Fault("y", given, "give examples of two classes or more: one class has nothing to learn")])
         if _is_of(self._loss(), nn.BCEWithLogitsLoss, nn.BCELoss) and len(self.classes_) > 2:
             given = f"y has {len(self.classes_)} classes, and this loss tells two apart"
@@ -452,7 +454,7 @@ class DaskRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         elif shape != self.n_outputs_:
             given = f"{shape or 1} targets were given, and {self.n_outputs_ or 1} before"
             raise SpecError([Fault("y", given, "give as many as in the first call")])
-        return torch.from_numpy(np.ascontiguousarray(y, dtype=np.float32))
+        return as_floats(y)
 
     def _given(self, dataset: Any, *, reset: bool) -> Given:
         if reset:
