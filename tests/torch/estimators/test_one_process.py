@@ -1,5 +1,6 @@
 """Estimators that train in this process: the weights of a manifest, pieces, what they learn and how they predict."""
 
+import multiprocessing
 import pickle
 import re
 import runpy
@@ -134,6 +135,14 @@ def test_a_fit_that_fails_leaves_what_was_learned(fitted: DaskClassifier, ends: 
 
     assert again.weights_sha256_ == fitted.weights_sha256_
     np.testing.assert_array_equal(again.predict(X), fitted.predict(X))
+
+
+def test_a_process_that_may_start_no_others_trains(fitted: DaskClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a worker of a Dask cluster that has the fits of a search."""
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
+    inside = clone(fitted).set_params(max_workers=2).fit(X, Y)
+
+    assert inside.weights_sha256_ == fitted.weights_sha256_
 
 
 def test_it_learns(fitted: DaskClassifier) -> None:

@@ -1,6 +1,7 @@
 """A fit: the job of an estimator trained by the code that trains a manifest, in a folder of its own."""
 
 import math
+import multiprocessing
 import sys
 import threading
 from bisect import bisect_left
@@ -178,10 +179,16 @@ def _pickled(recipe: Recipe, entrypoint: str) -> bytes:
 
 
 def is_alone(job: BatchGrowthJob, plan: Plan) -> bool:
-    """Return whether one process has all the job's work: no stage has two workers, and no look can begin one."""
+    """Return whether this process trains: it may start no others, as a worker of Dask, or there is work for only one,
+    as no stage has two workers, and no look can begin one.
+    """
+    if job.spec.exchange.type != "AllReduce":
+        return False
+    if multiprocessing.current_process().daemon:
+        return True
     if job.spec.batch.growth.entry.quantity and job.spec.workers.maximum > 1:
         return False
-    return all(stage.workers == 1 for stage in plan.stages) and job.spec.exchange.type == "AllReduce"
+    return all(stage.workers == 1 for stage in plan.stages)
 
 
 def in_this_process(job: BatchGrowthJob) -> BatchGrowthJob:
