@@ -54,6 +54,7 @@ _WANTED = (
 # Errors and notes name the command line's options and a manifest's fields; these are said in Python's words.
 _CELL = re.compile(r"([^\s()]*ipykernel_\d+[^\s()]*\.py):(\d+)")
 _OPTION = re.compile(r"(?<![\w/.-])--([a-z]+(?:-[a-z]+)*)\b")  # not in a path
+_SET = re.compile(r"--set (\w+)\.(\w+)=(\w+)")
 _KEYWORD = re.compile(r"\bworkload\.(arguments|examples|device)\b")
 
 
@@ -73,6 +74,7 @@ def reported_in_python() -> Iterator[None]:
 def in_python(text: str) -> str:
     """Return the text with `output_dir` instead of `--output-dir`, and `Cell In[3]` instead of the cell's file."""
     text = _KEYWORD.sub(r"\1", text.replace("workload.entrypoint", "workload"))
+    text = _SET.sub(r'\1={"\2": "\3"}', text)
     text = _OPTION.sub(lambda found: "resume=True" if found[1] == "resume" else found[1].replace("-", "_"), text)
     text = NAMED.sub(r"\1", text)
     here = shell()

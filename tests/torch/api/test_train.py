@@ -278,6 +278,11 @@ def test_a_path_keeps_its_dashes() -> None:
     assert in_python(told) == "runs/a--b--resume has a run; resume=True it, or give another output_dir."
 
 
+def test_a_field_to_set_is_a_keyword() -> None:
+    told = in_python("--set exchange.type=SingleProcess trains in this process")
+    assert told == 'exchange={"type": "SingleProcess"} trains in this process'
+
+
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"there is no job\.yaml here; name the output_dir of a run"):
         load(tmp_path)
