@@ -1,10 +1,12 @@
 """Estimators with several workers: the weights of one process, workers that are kept, clusters that are the user's."""
 
+import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
 from typing import Any
 
+import joblib  # noqa: F401  (it adds its start method)
 import pytest
 import torch
 from batchgrowth_trainer import DaskClassifier
@@ -84,6 +86,20 @@ def test_workers_change_nothing_and_are_kept(alone: DaskClassifier) -> None:
     assert killer.killed
     assert cluster is not None
     assert KEPT._cluster is cluster
+
+
+def test_a_process_of_joblib_has_workers(alone: DaskClassifier) -> None:
+    """As in a search with `n_jobs`: joblib gives its processes a start method of its own, "loky"."""
+    before = multiprocessing.get_start_method(allow_none=True)
+    multiprocessing.set_start_method("loky", force=True)
+    try:
+        two = DaskClassifier(Net, max_workers=2, **PARAMETERS).fit(X, Y)
+        method = multiprocessing.get_start_method()
+    finally:
+        multiprocessing.set_start_method(before, force=True)
+
+    assert two.weights_sha256_ == alone.weights_sha256_
+    assert method == "loky"
 
 
 @pytest.mark.long

@@ -35,7 +35,7 @@ from batchgrowth_trainer.record.runs import JOB_FILE, RecordedRun, manifest_text
 from batchgrowth_trainer.record.storage import CHECKPOINTS
 from batchgrowth_trainer.record.summary import facts_of, read_summary
 from batchgrowth_trainer.record.workload_source import Origin
-from batchgrowth_trainer.replica.seeds import untouched_randomness
+from batchgrowth_trainer.replica.seeds import ALONE, untouched_randomness
 from batchgrowth_trainer.sinks.display import NotebookDisplay, make_display
 from batchgrowth_trainer.sinks.events import Event, Note, Sink, Sinks
 from batchgrowth_trainer.stopping import stoppable
@@ -54,6 +54,7 @@ _WANTED = (
 # Errors and notes name the command line's options and a manifest's fields; these are said in Python's words.
 _CELL = re.compile(r"([^\s()]*ipykernel_\d+[^\s()]*\.py):(\d+)")
 _OPTION = re.compile(r"(?<![\w/.-])--([a-z]+(?:-[a-z]+)*)\b")  # not in a path
+_SET = re.compile(r"--set (\w+)\.(\w+)=(\w+)")
 _KEYWORD = re.compile(r"\bworkload\.(arguments|examples|device)\b")
 
 
@@ -73,6 +74,7 @@ def reported_in_python() -> Iterator[None]:
 def in_python(text: str) -> str:
     """Return the text with `output_dir` instead of `--output-dir`, and `Cell In[3]` instead of the cell's file."""
     text = _KEYWORD.sub(r"\1", text.replace("workload.entrypoint", "workload"))
+    text = _SET.sub(r'\1={"\2": "\3"}', text)
     text = _OPTION.sub(lambda found: "resume=True" if found[1] == "resume" else found[1].replace("-", "_"), text)
     text = NAMED.sub(r"\1", text)
     here = shell()
@@ -387,7 +389,9 @@ def train(
         if "initial_weights" in spec:
             spec["initial_weights"] = _as_weights(spec["initial_weights"])
         replaced: list[str] = []
-        job = with_digest(_checked(title, {**spec, "workload": given}, base, replaced.append))
+        with ALONE:
+            checked = _checked(title, {**spec, "workload": given}, base, replaced.append)
+        job = with_digest(checked)
         asked = Path(output_dir) if output_dir is not None else Path("runs") / title
         folder = _folder_of(job, asked, resume=resume)
         if resume:
@@ -514,9 +518,11 @@ def _refuse_another_function(folder: Path, job: BatchGrowthJob, function: bytes)
 @contextmanager
 def process_as_it_was() -> Iterator[None]:
     """Restore torch's threads, the random generators and Dask's log after the block; the process is the user's."""
-    threads = torch.get_num_threads()
+    with ALONE:
+        threads = torch.get_num_threads()
     try:
         with untouched_randomness(), quiet_dask():
             yield
     finally:
-        torch.set_num_threads(threads)
+        with ALONE:
+            torch.set_num_threads(threads)

@@ -29,7 +29,7 @@ from batchgrowth_trainer.replica.evaluation import try_evaluation
 from batchgrowth_trainer.replica.flat import modules_of
 from batchgrowth_trainer.replica.judgement import check_metrics
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.seeds import draw_seed, untouched_randomness
+from batchgrowth_trainer.replica.seeds import ALONE, draw_seed, untouched_randomness
 from batchgrowth_trainer.replica.state_dict import exported, load_exported
 from batchgrowth_trainer.replica.workload_trial import try_out
 from batchgrowth_trainer.user_code import begin_job, load_workload
@@ -170,7 +170,7 @@ def trained_replica(folder: Path, *, best: bool = False, given: Sequence[Path] =
 def trained_model(folder: Path, *, best: bool = False, say: Say = nobody) -> nn.Module:
     """Return the model of `trained_replica`, on the CPU; this process keeps its threads and random numbers."""
     job, weights, home = _found(folder, best, (), say)
-    with untouched_randomness():
+    with ALONE, untouched_randomness():
         begin(job.spec, home, function_in(folder, job.spec.workload.entrypoint))
         workload = build_workload(job.spec)
         if weights.saved is None:

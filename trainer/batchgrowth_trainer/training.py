@@ -38,6 +38,7 @@ from batchgrowth_trainer.record.same_job import ThisJob
 from batchgrowth_trainer.record.snapshot import Trained, weights_sha256
 from batchgrowth_trainer.record.storage import CHECKPOINTS, reported_as_checkpoint_error
 from batchgrowth_trainer.record.workload_source import ORIGIN_FILE, Origin
+from batchgrowth_trainer.replica.seeds import ALONE
 from batchgrowth_trainer.sinks.events import Finished, FoundFinished, Held, Note, Sink, Sinks, Started, Stopped
 from batchgrowth_trainer.sinks.log import Journal, LogLines
 from batchgrowth_trainer.sinks.telemetry import Endpoint, Telemetry
@@ -138,7 +139,10 @@ def train(
         folder = OutputFolder(options.output_dir, patience=patience, stop_requested=is_stopped, note=wait_for_folder)
         stack.enter_context(closing(folder))
         function = options.function or function_in(folder.path, spec.workload.entrypoint)
-        begin(spec, options.paths, function)
+        with ALONE:
+            begin(spec, options.paths, function)
+            if spec.exchange.type == "SingleProcess":
+                stack.enter_context(ALONE)
 
         checkpoints = _checkpoints(job, options, folder, plan)
         # Before any time is spent: in an object store, this proves that checkpoints can be written.

@@ -205,6 +205,50 @@ def test_a_thread_can_train(tmp_path: Path) -> None:
     assert [run.summary and run.summary["epochs"] for run in runs] == [1]
 
 
+def test_runs_in_two_threads_draw_their_own_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run in this process seeds its generators, so it may not draw from them while another one does."""
+
+    class Watched(torch.nn.Dropout):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            if self.training:
+                small.before_dropout()
+            return super().forward(inputs)
+
+    def workload() -> Workload:
+        return small.of(torch.nn.Sequential(torch.nn.Linear(6, 8), Watched(), torch.nn.Linear(8, 3)))
+
+    def trained(name: str, *sinks: Any) -> Any:
+        return train(workload, output_dir=tmp_path / name, sinks=sinks, progress=False, **SPEC).summary
+
+    def stop_at_the_second(row: Event) -> None:
+        if isinstance(row, HistoryRow) and row.update == 2:
+            is_amid.set()
+            may_end.wait(10)
+
+    def start_at_the_second(row: Event) -> None:
+        if isinstance(row, HistoryRow) and row.update == 2:
+            monkeypatch.setattr(small, "before_dropout", start_once)
+
+    is_amid, may_end = threading.Event(), threading.Event()
+    summaries: list[Any] = []
+    other = threading.Thread(
+        target=lambda: summaries.append(trained("other", SimpleNamespace(handle=stop_at_the_second)))
+    )
+
+    def start_once() -> None:
+        monkeypatch.setattr(small, "before_dropout", lambda: None)
+        other.start()
+        is_amid.wait(1)
+
+    monkeypatch.setattr(small, "before_dropout", lambda: None, raising=False)
+    alone = trained("alone")
+    summaries.append(trained("this", SimpleNamespace(handle=start_at_the_second)))
+    may_end.set()
+    other.join()
+
+    assert [one["weightsSha256"] for one in summaries] == [alone["weightsSha256"]] * 2
+
+
 @pytest.mark.parametrize(
     ("workload", "changes", "kind", "text"),
     [
@@ -232,6 +276,11 @@ def test_mistakes_are_named_in_pythons_words(
 def test_a_path_keeps_its_dashes() -> None:
     told = "runs/a--b--resume has a run; --resume it, or give another --output-dir."
     assert in_python(told) == "runs/a--b--resume has a run; resume=True it, or give another output_dir."
+
+
+def test_a_field_to_set_is_a_keyword() -> None:
+    told = in_python("--set exchange.type=SingleProcess trains in this process")
+    assert told == 'exchange={"type": "SingleProcess"} trains in this process'
 
 
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:

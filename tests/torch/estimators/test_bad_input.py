@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from batchgrowth_trainer import DaskClassifier, DaskRegressor
@@ -85,7 +86,9 @@ DATA: list[tuple[Any, Any, str]] = [
     ([[1, 2], [3, 4, 5]], [0, 1], "X: row 0 has 2 values and row 1 has 3; give rows of one length"),
     (X, [1.0, math.nan] * 6, "Input y contains NaN"),
     (X, np.array(["a", None] * 6, dtype=object), "y: row 1 has the label None, and 6 labels are missing; "),
-    (X, np.zeros(12), "y: all examples have the class "),
+    (X, pd.Series(["a", pd.NA] * 6, dtype="string"), "y: row 1 has the label <NA>, and 6 labels are missing; "),
+    (X, ["a", np.str_("b"), pd.NA] * 4, "y: row 2 has the label <NA>, and 4 labels are missing; "),
+    (X, np.zeros(12), "y: all examples have the class 0.0; "),
     (X, np.eye(2, dtype=int)[Y], "y: shape (12, 2), which has several labels for each example; give one label"),
     (TensorDataset(torch.ones(2, 3), torch.eye(2)), None, "y: shape (2, 2), which has several labels for each "),
     (X, Y[:-1], "Found input variables with inconsistent numbers of samples"),
@@ -113,6 +116,16 @@ def test_a_label_that_is_no_class() -> None:
 def test_ragged_arrays_of_a_regressor() -> None:
     with pytest.raises(ValueError, match="X: row 0 has 1 values and row 1 has 2"):
         DaskRegressor().fit([[1.0], [2.0, 3.0]], [1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("targets", "text"), [(np.array([0, 1e39] * 6), "1e+39"), ([[0, 1], [1e39, 2]] * 6, "[1e+39, 2.0]")]
+)
+def test_targets_beyond_float32(targets: Any, text: str) -> None:
+    with pytest.raises(ValueError) as found:
+        DaskRegressor().fit(X, targets)
+
+    assert str(found.value).startswith(f"y: row 1 has {text}, which is not finite as float32; scale the targets")
 
 
 def test_weights_with_a_fault() -> None:

@@ -275,6 +275,18 @@ def test_a_regressor_predicts_as_its_target_was() -> None:
     assert fits[0].score(inputs, one) > 0.9
 
 
+def test_arrays_that_may_not_be_written_are_examples() -> None:
+    """As joblib's processes get large arrays."""
+    inputs, target = np.ones((64, 3), dtype=np.float32), np.linspace(0, 1, 64, dtype=np.float32)
+    shas = []
+    for mode in (True, False):
+        for array in (inputs, target):
+            array.setflags(write=mode)
+        shas.append(DaskRegressor(max_epochs=1, random_state=0, max_workers=1).fit(inputs, target).weights_sha256_)
+
+    assert shas[0] == shas[1]
+
+
 def test_another_number_of_examples_goes_on_at_the_epoch() -> None:
     est = estimator().partial_fit(X, Y).partial_fit(X[:30], Y[:30])
 

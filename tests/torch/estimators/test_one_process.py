@@ -1,5 +1,6 @@
 """Estimators that train in this process: the weights of a manifest, pieces, what they learn and how they predict."""
 
+import multiprocessing
 import pickle
 import re
 import runpy
@@ -9,10 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from batchgrowth.errors import Interrupted, SpecError
 from batchgrowth_trainer import DaskClassifier, train
 from batchgrowth_trainer.building import model_seed
 from batchgrowth_trainer.dampers import GeoDamp
 from batchgrowth_trainer.estimators import estimator
+from batchgrowth_trainer.record.history import HistoryRow
+from batchgrowth_trainer.sinks.events import Event
 from batchgrowth_trainer.workloads.digits import split
 from sklearn.base import clone
 from torch import nn
@@ -110,6 +114,35 @@ def test_an_estimator_goes_on_in_the_folder_of_another(fitted: DaskClassifier, t
     alone.set_params(output_dir=tmp_path, warm_start=True, max_epochs=2).fit(X, Y)
 
     assert alone.weights_sha256_ == fitted.weights_sha256_
+
+
+class Interrupts:
+    """A sink during which the user interrupts the fit twice."""
+
+    def handle(self, event: Event) -> None:
+        """See Sink."""
+        if isinstance(event, HistoryRow):
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("ends", [{"optimizer__lr": -1.0}, {"callbacks": [Interrupts()]}], ids=["refused", "stopped"])
+def test_a_fit_that_fails_leaves_what_was_learned(fitted: DaskClassifier, ends: dict[str, Any]) -> None:
+    """The module of one fit with the classes of another would predict wrong labels."""
+    again = clone(fitted).fit(X, Y)
+
+    with pytest.raises((SpecError, Interrupted)):
+        again.set_params(**ends).fit(X, np.where(Y > 4, "many", "few"))
+
+    assert again.weights_sha256_ == fitted.weights_sha256_
+    np.testing.assert_array_equal(again.predict(X), fitted.predict(X))
+
+
+def test_a_process_that_may_start_no_others_trains(fitted: DaskClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a worker of a Dask cluster that has the fits of a search."""
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
+    inside = clone(fitted).set_params(max_workers=2).fit(X, Y)
+
+    assert inside.weights_sha256_ == fitted.weights_sha256_
 
 
 def test_it_learns(fitted: DaskClassifier) -> None:

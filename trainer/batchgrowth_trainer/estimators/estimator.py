@@ -22,11 +22,13 @@ from batchgrowth_trainer.estimators import fitting
 from batchgrowth_trainer.estimators.examples import (
     Given,
     TakesData,
+    as_floats,
     as_numpy,
     check_labels,
     encoded,
     is_dataset,
     labels_in,
+    plain_label,
 )
 from batchgrowth_trainer.estimators.job import job_with
 from batchgrowth_trainer.estimators.parameters import NestedParameters
@@ -126,6 +128,25 @@ class _Estimator(TakesData, NestedParameters):
         epochs: int,
     ) -> Self:
         self._check_parameters()
+        before_fit = dict(vars(self))
+        try:
+            self._train(X, y, sample_weight, validation, goes_on=goes_on, epochs=epochs)
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before_fit)
+            raise
+        return self
+
+    def _train(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        validation: Any,
+        *,
+        goes_on: bool,
+        epochs: int,
+    ) -> None:
         train = self._training_set(X, y, sample_weight, reset=not goes_on)
         held_out = self._validation_set(validation)
         before: Saved | None = self._saved if goes_on else None
@@ -165,7 +186,6 @@ class _Estimator(TakesData, NestedParameters):
         )
         if fitted is not None:
             self._learn(job, recipe, fitted, seed, goes_on=goes_on)
-        return self
 
     def _learn(self, job: Any, recipe: Recipe, fitted: fitting.Fitted, seed: int, *, goes_on: bool) -> None:
         """Set the attributes that a fit leaves."""
@@ -314,7 +334,7 @@ class DaskClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         if not goes_on:
             self._all_classes = None if classes is None else np.unique(column_or_1d(np.asarray(classes)))
         elif classes is not None and not np.array_equal(np.unique(np.asarray(classes)), self.classes_):
-            given = f"{list(np.unique(np.asarray(classes)))} were given, and {self.classes_.tolist()} before"
+            given = f"{np.unique(np.asarray(classes)).tolist()} were given, and {self.classes_.tolist()} before"
             raise SpecError([Fault("classes", given, "give the same classes, or leave them out after the first call")])
         try:
             self._trained(X, y, sample_weight, None, goes_on=goes_on, epochs=1)
@@ -377,7 +397,7 @@ class DaskClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         known = getattr(self, "_all_classes", None)
         self.classes_ = np.unique(labels) if known is None else known
         if len(self.classes_) < 2:
-            given = f"all examples have the class {self.classes_[0]!r}"
+            given = f"all examples have the class {plain_label(self.classes_[0])!r}"
             raise SpecError([Fault("y", given, "give examples of two classes or more: one class has nothing to learn")])
         if _is_of(self._loss(), nn.BCEWithLogitsLoss, nn.BCELoss) and len(self.classes_) > 2:
             given = f"y has {len(self.classes_)} classes, and this loss tells two apart"
@@ -434,7 +454,7 @@ class DaskRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         elif shape != self.n_outputs_:
             given = f"{shape or 1} targets were given, and {self.n_outputs_ or 1} before"
             raise SpecError([Fault("y", given, "give as many as in the first call")])
-        return torch.from_numpy(np.ascontiguousarray(y, dtype=np.float32))
+        return as_floats(y)
 
     def _given(self, dataset: Any, *, reset: bool) -> Given:
         if reset:

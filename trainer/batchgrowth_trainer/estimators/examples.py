@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from batchgrowth.errors import DataError, Fault, SpecError
 from dask import is_dask_collection
-from sklearn.base import RegressorMixin
+from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
@@ -195,10 +195,28 @@ def check_labels(y: np.ndarray) -> None:
     if y.ndim != 1:
         given = f"shape {y.shape}, which has several labels for each example"
         raise SpecError([Fault("y", given, "give one label for each, shape (N,): the number of its class or a text")])
-    missing = [index for index, label in enumerate(y.tolist()) if label is None or label != label]
+    missing = [index for index, label in enumerate(y.tolist()) if _is_missing(label)]
     if missing:
         given = f"row {missing[0]} has the label {y.tolist()[missing[0]]!r}, and {len(missing)} labels are missing"
         raise SpecError([Fault("y", given, "leave out the examples without a label; y contains NaN")])
+
+
+def _is_missing(label: Any) -> bool:
+    """Return whether a label is None, NaN or pandas' NA, of which no comparison is true or false."""
+    same = label == label
+    return label is None or not isinstance(same, bool | np.bool_) or not same
+
+
+def as_floats(y: np.ndarray) -> Tensor:
+    """Return targets as float32. Raises SpecError if one is not finite then."""
+    with np.errstate(over="ignore"):
+        floats = np.ascontiguousarray(y, dtype=np.float32)
+    odd = ~np.isfinite(floats.reshape(len(floats), -1)).all(axis=1)
+    if np.any(odd):
+        where = int(np.argmax(odd))
+        given = f"row {where} has {np.asarray(y[where]).tolist()}, which is not finite as float32"
+        raise SpecError([Fault("y", given, "scale the targets, or leave such rows out")])
+    return tensor_of(floats)
 
 
 def chunked(inputs: Any, targets: np.ndarray) -> DaskArrays:
@@ -358,11 +376,14 @@ class TakesData:
         """Return X as a tensor and y as an array, checked."""
         check_rows(X)
         whole = _whole_numbers(X)
+        labels = np.asarray(as_numpy(y))
+        if isinstance(self, ClassifierMixin) and labels.dtype == object and labels.ndim == 1:
+            check_labels(labels)  # first, since scikit-learn's check ends with a TypeError at pandas' NA
         checked, labels = validate_data(
             self, as_numpy(X), as_numpy(y), reset=reset, dtype=np.float32 if whole is None else whole,
             allow_nd=True, order="C", multi_output=True, y_numeric=isinstance(self, RegressorMixin),
         )  # fmt: skip
-        return _tensor(checked), labels
+        return tensor_of(checked), labels
 
     def _inputs(self, X: Any) -> Tensor | TorchDataset[Any]:
         """Return what to predict from, checked."""
@@ -375,7 +396,7 @@ class TakesData:
         checked = validate_data(
             self, as_numpy(given), reset=False, dtype=np.float32 if whole is None else whole, allow_nd=True, order="C"
         )
-        return _tensor(checked)
+        return tensor_of(checked)
 
     def _validation_set(self, validation: Any) -> TrainingSet | None:
         if validation is None:
@@ -410,6 +431,6 @@ def _whole_numbers(X: Any) -> Any:
     return None
 
 
-def _tensor(array: np.ndarray) -> Tensor:
+def tensor_of(array: np.ndarray) -> Tensor:
     """Return the array as a tensor; a read-only one, such as a memory map, is copied."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())

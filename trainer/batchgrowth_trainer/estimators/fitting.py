@@ -1,6 +1,7 @@
 """A fit: the job of an estimator trained by the code that trains a manifest, in a folder of its own."""
 
 import math
+import multiprocessing
 import sys
 import threading
 from bisect import bisect_left
@@ -36,7 +37,7 @@ from batchgrowth_trainer.record.output import WEIGHTS_FILE, OutputFolder
 from batchgrowth_trainer.record.snapshot import Snapshot
 from batchgrowth_trainer.record.storage import CHECKPOINTS
 from batchgrowth_trainer.replica.flat import modules_of
-from batchgrowth_trainer.replica.seeds import untouched_randomness
+from batchgrowth_trainer.replica.seeds import ALONE, untouched_randomness
 from batchgrowth_trainer.replica.state_dict import load_exported
 from batchgrowth_trainer.sinks.display import NotebookDisplay, make_display
 from batchgrowth_trainer.sinks.events import Event, Note, Sink, Sinks
@@ -178,10 +179,16 @@ def _pickled(recipe: Recipe, entrypoint: str) -> bytes:
 
 
 def is_alone(job: BatchGrowthJob, plan: Plan) -> bool:
-    """Return whether one process has all the job's work: no stage has two workers, and no look can begin one."""
+    """Return whether this process trains: it may start no others, as a worker of Dask, or there is work for only one,
+    as no stage has two workers, and no look can begin one.
+    """
+    if job.spec.exchange.type != "AllReduce":
+        return False
+    if multiprocessing.current_process().daemon:
+        return True
     if job.spec.batch.growth.entry.quantity and job.spec.workers.maximum > 1:
         return False
-    return all(stage.workers == 1 for stage in plan.stages) and job.spec.exchange.type == "AllReduce"
+    return all(stage.workers == 1 for stage in plan.stages)
 
 
 def in_this_process(job: BatchGrowthJob) -> BatchGrowthJob:
@@ -229,7 +236,7 @@ def position_in(plan: Plan, position: Position) -> Position:
 
 def trained_module(job: BatchGrowthJob, recipe: Recipe, state_dict: Mapping[str, Tensor]) -> nn.Module:
     """Return the recipe's module with these weights, on the CPU and in eval mode."""
-    with untouched_randomness():
+    with ALONE, untouched_randomness():
         seed_for_model(model_seed(job.spec))
         workload = recipe.workload()
     load_exported(modules_of(workload.model, workload.loss_module), state_dict)

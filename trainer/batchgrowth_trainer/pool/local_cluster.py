@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import multiprocessing
 import os
 import signal
 import sys
@@ -251,6 +252,23 @@ def _main_left_alone() -> Iterator[None]:
 
 
 @contextmanager
+def _start_method_known() -> Iterator[None]:
+    """Keep workers from the start method of a process that joblib has started, which only such a process knows.
+
+    multiprocessing gives workers the method of this process as their own.
+    """
+    before = multiprocessing.get_start_method(allow_none=True)
+    if before in (None, "fork", "spawn", "forkserver"):
+        yield
+        return
+    multiprocessing.set_start_method(None, force=True)
+    try:
+        yield
+    finally:
+        multiprocessing.set_start_method(before, force=True)
+
+
+@contextmanager
 def local_cluster(
     spec: JobSpec, logs: Logs = DEFAULT_LOGS, security: Security | None = None
 ) -> Iterator[WorkerProcesses]:
@@ -286,7 +304,7 @@ def own_settings() -> Iterator[None]:
         "distributed.nanny.pre-spawn-environ": {},
         **DASK,
     }
-    with dask_settings(settings), _main_left_alone(), _hash_seed_left_alone():
+    with dask_settings(settings), _main_left_alone(), _start_method_known(), _hash_seed_left_alone():
         yield
 
 

@@ -7,6 +7,7 @@ argument, so no draw can depend on it.
 import hashlib
 import random
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -14,6 +15,11 @@ import numpy as np
 import torch
 
 _MASK_31 = (1 << 31) - 1
+ALONE = threading.RLock()
+"""Held by a thread while it uses the modules, threads and generators of the process as a run needs them.
+
+A run that trains in this process holds it until its end, so that another run, or a model that is loaded, waits.
+"""
 
 
 def draw_seed(seed: int, purpose: str, *parts: int) -> int:
@@ -52,11 +58,13 @@ def generator_states() -> Callable[[], None]:
 @contextmanager
 def untouched_randomness() -> Iterator[None]:
     """Restore the global generators' states after the block."""
-    restore = generator_states()
+    with ALONE:
+        restore = generator_states()
     try:
         yield
     finally:
-        restore()
+        with ALONE:
+            restore()
 
 
 def shard_seed(seed: int, update: int, shard: int) -> int:
