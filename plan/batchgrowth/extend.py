@@ -92,7 +92,8 @@ class GrowthEntry(Entry):
     `shrinks` is a function (settings) -> True if the batch becomes smaller somewhere.
 
     `quantity` names what a measured rule measures; it is empty if the plan follows from the spec alone. `needs_noise`
-    is True if the quantity needs the gradient's noise, and so two shards or more. `looks_at_clock` is True if it needs
+    is True if the quantity needs the gradient's noise, and so two shards or more. `compares_squares` is True if it is a
+    share of |G|² until the first look, which then goes on until |G|² is above 0. `looks_at_clock` is True if it needs
     the duration of updates, so that only a replay repeats a run. `memory` is a function (settings) -> how many numbers
     of its own the rule remembers from look to look.
     """
@@ -103,6 +104,7 @@ class GrowthEntry(Entry):
     memory: Callable[[Any], int] = nothing_remembered
     quantity: str = ""
     needs_noise: bool = False
+    compares_squares: bool = False
     looks_at_clock: bool = False
     idle: Callable[[FinishedPlan], Faults] = growth_idle
 
