@@ -291,6 +291,7 @@ LOCAL_SGD = ExchangeEntry(
     promise="Repeatable",
     replicas=lambda settings: settings.replicas,
     longest_round=lambda settings: settings.every_updates,
+    before_rounds=lambda settings: settings.after_updates,
     strategy="batchgrowth_trainer.exchange.local_sgd:LocalSGD",
     example={"replicas": 4, "everyUpdates": 4},
     idle=local_sgd_idle,

@@ -81,6 +81,18 @@ def exchange_of(network: Constants, gradient_bytes: int | None) -> StepTime:
     )
 
 
+def exchanging(network: Constants, times: float) -> Constants:
+    """Return the constants of a network if an update has that many exchanges on average."""
+    step = network.step
+    rarer = replace(
+        step,
+        per_group=step.per_group * times,
+        per_doubling=step.per_doubling * times,
+        per_worker=step.per_worker * times,
+    )
+    return replace(network, step=rarer)
+
+
 def with_network(constants: Constants, network: Constants, gradient_bytes: int | None) -> Constants:
     """Return constants whose exchange is that of the network; what computing takes stays."""
     exchange = exchange_of(network, gradient_bytes)
