@@ -22,6 +22,7 @@ INSTEAD = (
     "learningRate.schedule={type: Cosine}",
 )
 MEASURED = ("batch.growth={type: LossRatio, looks: {everyEpochs: 2}}",)
+NO_LOOKS = ("batch.growth={type: LossRatio}",)
 ODD_LOOKS = ("batch.growth={type: LossRatio, looks: {everyEpochs: 3}}",)
 STOPS = (*CONSTANT, "evaluation.stopEarly={metric: loss, mode: Minimize, patience: 1}")
 GAINS = (*ODD_LOOKS, "learningRate={initial: '0.05', rule: AdaScale}")
@@ -51,6 +52,8 @@ def differs(job: Any, before: tuple[str, ...], now: tuple[str, ...], epoch: int,
         (CONSTANT, (*CONSTANT, "learningRate.warmup={updates: 1}"), 2),
         ((), ("batch.maximum=64",), 2),
         (MEASURED, (*MEASURED, "epochs=40"), 3),
+        (NO_LOOKS, ("batch.growth={type: LossRatio, looks: {}}",), 3),
+        (NO_LOOKS, ("batch.growth={type: LossRatio, looks: {everyEpochs: 1, smoothing: '0.0'}}",), 3),
         (ODD_LOOKS, (*ODD_LOOKS, "epochs=40"), DONE),
         (STOPS, (*STOPS, "epochs=40"), DONE),
         (GAINS, (*GAINS, "epochs=40"), DONE),
