@@ -307,6 +307,10 @@ def test_a_catalog_with_one_instance_needs_no_name(run: Run, tmp_path: Path) -> 
         ("{}", "{}: stepTime: missing; give {{perExample: 0.0006}}, in seconds"),
         ("7", "{}: the file: 7; give a valid dictionary or instance of ConstantsFile"),
         ("stepTime: {perExample: -1}", "{}: stepTime.perExample: -1; give greater than or equal to 0"),
+        ("stepTime: {perExample: true}", "{}: stepTime.perExample: True; give a number"),
+        ("stepTime: {perExample: 1, slots: yes}", "{}: stepTime.slots: True; give a number"),
+        ("stepTime: {perExample: 1, overhead: [[on, 1]]}", "{}: stepTime.overhead.0.0: True; give a number"),
+        ("{stepTime: {perExample: 1}, error: true}", "{}: error: True; give a number"),
         ("stepTime: {perPixel: 1}", "{}: stepTime.perPixel: not known; give stepTime, error and label; stepTime has"),
         ("stepTime: {}", "{}: stepTime: no constant above 0; give perExample, the seconds that an example takes"),
         (
