@@ -143,6 +143,13 @@ CASES: list[tuple[str, Changes, str, Changes]] = [
         {"batch__shard": 8},
     ),
     (
+        "one example",
+        {"workload__examples": 1, "batch__growth": NOISE},
+        "spec.batch.growth: NoiseScale never changes the batch or the learning rate, since each update takes the 1 "
+        "example in one shard; give more workload.examples: a single one cannot be divided into shards",
+        {"workload__examples": 1024},
+    ),
+    (
         "less than a shard",
         {
             "batch__growth": {"type": "LossRatio", "looks": {"mostChange": "1.3"}},
@@ -193,6 +200,13 @@ CASES: list[tuple[str, Changes, str, Changes]] = [
         "spec.learningRate.rule: AdaScale never changes the learning rate, since each update takes at most 16 "
         "examples, in one shard; give a batch.shard below 16",
         {"batch__shard": 8},
+    ),
+    (
+        "a gain of one example",
+        {"workload__examples": 1, "learningRate__rule": "AdaScale", "batch__growth": GEOMETRIC},
+        "spec.learningRate.rule: AdaScale never changes the learning rate, since each update takes at most 1 example, "
+        "in one shard; give more workload.examples: a single one cannot be divided into shards",
+        {"workload__examples": 1024},
     ),
     (
         "a gain of batches that stay within a shard",
