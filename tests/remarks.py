@@ -233,6 +233,13 @@ CASES: list[tuple[str, Changes, str, Changes]] = [
         {"learningRate__warmup": {"updates": 2}},
     ),
     (
+        "a warm-up of one update in a plan of few",
+        {"epochs": 1, "workload__examples": 32, "learningRate__warmup": {"updates": 1}},
+        "spec.learningRate.warmup.updates: 1, so the first update has the whole learning rate; give more epochs, or "
+        "leave the warm-up out",
+        {"learningRate__warmup": None},
+    ),
+    (
         "a flat warm-up",
         {"learningRate__warmup": {"updates": 20, "initial": "0.050"}},
         "spec.learningRate.warmup.initial: 0.050 is learningRate.initial, so nothing rises; give less",
@@ -320,6 +327,12 @@ CASES: list[tuple[str, Changes, str, Changes]] = [
         {"optimizer__sgd": {"weightDecay": "0.001"}},
     ),
     (
+        "no delay in a plan of one update",
+        {"epochs": 1, "workload__examples": 32, "exchange": {"type": "Delayed", "delayed": {"updates": 0}}},
+        "spec.exchange.delayed.updates: 0, so Delayed does what AllReduce does; give exchange.type AllReduce",
+        {"exchange": {"type": "AllReduce"}},
+    ),
+    (
         "gradients too late",
         {"epochs": 1, "workload__examples": 64, "exchange": {"type": "Delayed", "delayed": {"updates": 2}}},
         "spec.exchange.delayed.updates: 2, so the first gradient is due after the 2 updates of the plan; give fewer, "
@@ -352,8 +365,46 @@ CASES: list[tuple[str, Changes, str, Changes]] = [
         "a first batch past the data",
         {"workload__examples": 16},
         "spec.batch.initial: 32 is more than the 16 examples of the data, so an epoch has 1 update, which takes them "
-        "all; give at most 16",
+        "all; give at most 16, and maximum too",
         {"batch__initial": 16, "batch__maximum": 16},
+    ),
+    (
+        "a first batch past the data, with shards as large as these",
+        {"workload__examples": 16, "batch__growth": NOISE},
+        "spec.batch.initial: 32 is more than the 16 examples of the data, so an epoch has 1 update, which takes them "
+        "all; give at most 16, and maximum too, with a batch.shard below 16",
+        {"batch__initial": 16, "batch__maximum": 16, "batch__shard": 15},
+    ),
+    (
+        "batches past one example",
+        {"workload__examples": 1, "batch__growth": NOISE},
+        "spec.batch.initial: 32 is more than the 1 example of the data, so an epoch has 1 update, which takes them "
+        "all; give at most 1, and maximum too, with a growth and a rule that compare no shards",
+        {"batch__initial": 1, "batch__maximum": 1, "batch__growth": {"type": "Constant"}},
+    ),
+    (
+        "a maximum past data of one shard, with a gain",
+        {
+            "workload__examples": 48,
+            "batch__growth": GEOMETRIC,
+            "batch__shard": 48,
+            "learningRate__rule": "AdaScale",
+        },
+        "spec.batch.maximum: 64 is more than the 48 examples of the data, so an epoch has 1 update, which takes them "
+        "all; give at most 48, with a batch.shard below 48",
+        {"batch__maximum": 48, "batch__shard": 47},
+    ),
+    (
+        "a maximum that a gain's shard does not leave",
+        {
+            "batch__growth": {"type": "Geometric", "geometric": {"factor": "2", "everyEpochs": 11}},
+            "batch__maximum": 256,
+            "batch__shard": 64,
+            "learningRate__rule": "AdaScale",
+        },
+        "spec.batch.maximum: 256 is not reached: the largest batch is 64; give 64, with a batch.shard below 64, or a "
+        "growth that reaches more",
+        {"batch__maximum": 64, "batch__shard": 63},
     ),
     (
         "a minimum of workers",
