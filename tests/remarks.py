@@ -161,6 +161,16 @@ CASES: list[tuple[str, Changes, str, Changes]] = [
         {"batch__shard": 16},
     ),
     (
+        "less than an example",
+        {
+            "batch__growth": {"type": "LossRatio", "looks": {"mostChange": "1.01", "leastChange": "1"}},
+            "batch__shard": 1,
+        },
+        "spec.batch.growth.looks: LossRatio never changes the batch or the learning rate, since a look may not change "
+        "the batch by a whole shard; give a larger mostChange",
+        {"batch__growth": {"type": "LossRatio", "looks": {"mostChange": "1.1", "leastChange": "1"}}},
+    ),
+    (
         "steps past the maximum",
         {
             "learningRate__rule": "Linear",
@@ -265,6 +275,12 @@ CASES: list[tuple[str, Changes, str, Changes]] = [
         {},
         "spec.batch.maximum: 64 is not reached: the largest batch is 32; give 32, or a growth that reaches more",
         {"batch__maximum": 32},
+    ),
+    (
+        "more workers than examples of a batch",
+        {"batch": {"initial": 2, "maximum": 2, "shard": 1}, "workers__examplesPerWorker": 1},
+        "spec.workers.maximum: 4, but no stage requests more than 2 workers; give 2, or larger batches",
+        {"batch": {"initial": 4, "maximum": 4, "shard": 1}},
     ),
     (
         "more workers than batches have",

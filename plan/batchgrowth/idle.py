@@ -73,13 +73,12 @@ def growth_idle(job: FinishedPlan) -> Faults:
         given = f"{never}, since each update takes the {counted(examples, 'example')} in one shard"
         return (Fault("spec.batch.growth", given, smaller_shard(examples)),)
     if growth.entry.quantity:
-        return (
-            Fault(
-                "spec.batch.growth.looks",
-                f"{never}, since a look may not change the batch by a whole shard",
-                "give a larger mostChange, or a smaller batch.shard",
-            ),
-        )
+        remedy = "give a larger mostChange"
+        # Of what one look adds, half an example is enough for a shard of one example.
+        if growth.looks is None or batch.initial * (float(growth.looks.most_change) - 1) >= 0.5:
+            remedy = "give a larger mostChange, or a smaller batch.shard"
+        given = f"{never}, since a look may not change the batch by a whole shard"
+        return (Fault("spec.batch.growth.looks", given, remedy),)
     coarser = growth.entry.coarser(growth.settings, job.plan.epochs, job.plan.updates, 1)
     if coarser is None:
         return (Fault("spec.batch.growth", never, "give settings with which it changes before the end"),)

@@ -89,7 +89,10 @@ def workers_unreached(job: FinishedPlan) -> Iterable[Fault]:
     workers = job.spec.workers
     if job.spec.exchange.entry.uses_workers and job.most_workers < workers.maximum:
         given = f"{workers.maximum:,}, but no stage requests more than {counted(job.most_workers, 'worker')}"
-        yield Fault("spec.workers.maximum", given, f"give {job.most_workers:,}, or fewer examplesPerWorker")
+        remedy = f"give {job.most_workers:,}, or larger batches"
+        if job.largest_batch > job.most_workers:
+            remedy = f"give {job.most_workers:,}, or fewer examplesPerWorker"
+        yield Fault("spec.workers.maximum", given, remedy)
 
 
 def warmup_idle(job: FinishedPlan) -> Iterable[Fault]:
