@@ -82,6 +82,7 @@ def test_what_is_done_is_the_same(small_job: Any, before: Any, now: Any, epoch: 
         (WARM, CONSTANT, 2, "update 1 has learning rate 0.0025 there, 0.05 here"),
         (MEASURED, (*MEASURED, "epochs=40"), DONE, "the growth looks at the training after update "),
         (MEASURED, ("batch.growth={type: LossRatio, looks: {everyEpochs: 1}}",), 2, "batch.growth.looks.everyEpochs: "),
+        (NO_LOOKS, ("batch.growth={type: LossRatio, looks: {everyUpdates: 9}}",), 2, "batch.growth.looks.everyEpochs"),
         (
             (*STOPS, "evaluation.everyEpochs=3"), (*STOPS, "evaluation.everyEpochs=3", "epochs=40"), DONE,
             "stopEarly judges the evaluation after epoch 4, which is only due at the end",
