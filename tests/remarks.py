@@ -143,6 +143,13 @@ CASES: list[tuple[str, Changes, str, Changes]] = [
         {"batch__shard": 8},
     ),
     (
+        "one example",
+        {"workload__examples": 1, "batch__growth": NOISE},
+        "spec.batch.growth: NoiseScale never changes the batch or the learning rate, since each update takes the 1 "
+        "example in one shard; give more workload.examples: a single one cannot be divided into shards",
+        {"workload__examples": 1024},
+    ),
+    (
         "less than a shard",
         {
             "batch__growth": {"type": "LossRatio", "looks": {"mostChange": "1.3"}},
@@ -152,6 +159,16 @@ CASES: list[tuple[str, Changes, str, Changes]] = [
         "spec.batch.growth.looks: LossRatio never changes the batch or the learning rate, since a look may not change "
         "the batch by a whole shard; give a larger mostChange, or a smaller batch.shard",
         {"batch__shard": 16},
+    ),
+    (
+        "less than an example",
+        {
+            "batch__growth": {"type": "LossRatio", "looks": {"mostChange": "1.01", "leastChange": "1"}},
+            "batch__shard": 1,
+        },
+        "spec.batch.growth.looks: LossRatio never changes the batch or the learning rate, since a look may not change "
+        "the batch by a whole shard; give a larger mostChange",
+        {"batch__growth": {"type": "LossRatio", "looks": {"mostChange": "1.1", "leastChange": "1"}}},
     ),
     (
         "steps past the maximum",
@@ -195,6 +212,13 @@ CASES: list[tuple[str, Changes, str, Changes]] = [
         {"batch__shard": 8},
     ),
     (
+        "a gain of one example",
+        {"workload__examples": 1, "learningRate__rule": "AdaScale", "batch__growth": GEOMETRIC},
+        "spec.learningRate.rule: AdaScale never changes the learning rate, since each update takes at most 1 example, "
+        "in one shard; give more workload.examples: a single one cannot be divided into shards",
+        {"workload__examples": 1024},
+    ),
+    (
         "a gain of batches that stay within a shard",
         {
             "batch__initial": 2,
@@ -217,6 +241,13 @@ CASES: list[tuple[str, Changes, str, Changes]] = [
         {"learningRate__warmup": {"updates": 1}},
         "spec.learningRate.warmup.updates: 1, so the first update has the whole learning rate; give 2 or more",
         {"learningRate__warmup": {"updates": 2}},
+    ),
+    (
+        "a warm-up of one update in a plan of few",
+        {"epochs": 1, "workload__examples": 32, "learningRate__warmup": {"updates": 1}},
+        "spec.learningRate.warmup.updates: 1, so the first update has the whole learning rate; give more epochs, or "
+        "leave the warm-up out",
+        {"learningRate__warmup": None},
     ),
     (
         "a flat warm-up",
@@ -244,6 +275,12 @@ CASES: list[tuple[str, Changes, str, Changes]] = [
         {},
         "spec.batch.maximum: 64 is not reached: the largest batch is 32; give 32, or a growth that reaches more",
         {"batch__maximum": 32},
+    ),
+    (
+        "more workers than examples of a batch",
+        {"batch": {"initial": 2, "maximum": 2, "shard": 1}, "workers__examplesPerWorker": 1},
+        "spec.workers.maximum: 4, but no stage requests more than 2 workers; give 2, or larger batches",
+        {"batch": {"initial": 4, "maximum": 4, "shard": 1}},
     ),
     (
         "more workers than batches have",
@@ -306,6 +343,12 @@ CASES: list[tuple[str, Changes, str, Changes]] = [
         {"optimizer__sgd": {"weightDecay": "0.001"}},
     ),
     (
+        "no delay in a plan of one update",
+        {"epochs": 1, "workload__examples": 32, "exchange": {"type": "Delayed", "delayed": {"updates": 0}}},
+        "spec.exchange.delayed.updates: 0, so Delayed does what AllReduce does; give exchange.type AllReduce",
+        {"exchange": {"type": "AllReduce"}},
+    ),
+    (
         "gradients too late",
         {"epochs": 1, "workload__examples": 64, "exchange": {"type": "Delayed", "delayed": {"updates": 2}}},
         "spec.exchange.delayed.updates: 2, so the first gradient is due after the 2 updates of the plan; give fewer, "
@@ -338,8 +381,46 @@ CASES: list[tuple[str, Changes, str, Changes]] = [
         "a first batch past the data",
         {"workload__examples": 16},
         "spec.batch.initial: 32 is more than the 16 examples of the data, so an epoch has 1 update, which takes them "
-        "all; give at most 16",
+        "all; give at most 16, and maximum too",
         {"batch__initial": 16, "batch__maximum": 16},
+    ),
+    (
+        "a first batch past the data, with shards as large as these",
+        {"workload__examples": 16, "batch__growth": NOISE},
+        "spec.batch.initial: 32 is more than the 16 examples of the data, so an epoch has 1 update, which takes them "
+        "all; give at most 16, and maximum too, with a batch.shard below 16",
+        {"batch__initial": 16, "batch__maximum": 16, "batch__shard": 15},
+    ),
+    (
+        "batches past one example",
+        {"workload__examples": 1, "batch__growth": NOISE},
+        "spec.batch.initial: 32 is more than the 1 example of the data, so an epoch has 1 update, which takes them "
+        "all; give at most 1, and maximum too, with a growth and a rule that compare no shards",
+        {"batch__initial": 1, "batch__maximum": 1, "batch__growth": {"type": "Constant"}},
+    ),
+    (
+        "a maximum past data of one shard, with a gain",
+        {
+            "workload__examples": 48,
+            "batch__growth": GEOMETRIC,
+            "batch__shard": 48,
+            "learningRate__rule": "AdaScale",
+        },
+        "spec.batch.maximum: 64 is more than the 48 examples of the data, so an epoch has 1 update, which takes them "
+        "all; give at most 48, with a batch.shard below 48",
+        {"batch__maximum": 48, "batch__shard": 47},
+    ),
+    (
+        "a maximum that a gain's shard does not leave",
+        {
+            "batch__growth": {"type": "Geometric", "geometric": {"factor": "2", "everyEpochs": 11}},
+            "batch__maximum": 256,
+            "batch__shard": 64,
+            "learningRate__rule": "AdaScale",
+        },
+        "spec.batch.maximum: 256 is not reached: the largest batch is 64; give 64, with a batch.shard below 64, or a "
+        "growth that reaches more",
+        {"batch__maximum": 64, "batch__shard": 63},
     ),
     (
         "a minimum of workers",

@@ -92,7 +92,8 @@ class GrowthEntry(Entry):
     `shrinks` is a function (settings) -> True if the batch becomes smaller somewhere.
 
     `quantity` names what a measured rule measures; it is empty if the plan follows from the spec alone. `needs_noise`
-    is True if the quantity needs the gradient's noise, and so two shards or more. `looks_at_clock` is True if it needs
+    is True if the quantity needs the gradient's noise, and so two shards or more. `compares_squares` is True if it is a
+    share of |G|² until the first look, which then goes on until |G|² is above 0. `looks_at_clock` is True if it needs
     the duration of updates, so that only a replay repeats a run. `memory` is a function (settings) -> how many numbers
     of its own the rule remembers from look to look.
     """
@@ -103,6 +104,7 @@ class GrowthEntry(Entry):
     memory: Callable[[Any], int] = nothing_remembered
     quantity: str = ""
     needs_noise: bool = False
+    compares_squares: bool = False
     looks_at_clock: bool = False
     idle: Callable[[FinishedPlan], Faults] = growth_idle
 
@@ -177,7 +179,7 @@ class OptimizerEntry(Entry):
 
 
 def nothing_waits(_: Any) -> int:
-    """Return 0, for settings with which no gradient waits for its update."""
+    """Return 0, for settings with which no gradient waits for its update, or no update for the first round."""
     return 0
 
 
@@ -207,7 +209,8 @@ class ExchangeEntry(Entry):
     Weights, or a Residual (error feedback) if all have the same weights. With Nothing they share one state.
     `all_connected` is True if any two members may exchange; otherwise more than 64 are connected as a grid.
     `lone_exchange` is True if one worker exchanges, too, because the model is not in its process.
-    `longest_round` is a function (settings) -> the most updates from one message between workers to the next.
+    `longest_round` is a function (settings) -> the most updates from one message between workers to the next, and
+    `before_rounds` one -> the updates at the start of which each has an exchange of its own.
     `computes_ahead` is True if gradients of later updates are computed before an update is made, which at the end of a
     plan are missing. `waiting` is a function (settings) -> how many of them wait at the end of a round, as part of the
     state.
@@ -220,6 +223,7 @@ class ExchangeEntry(Entry):
     all_connected: bool = False
     lone_exchange: bool = False
     longest_round: Callable[[Any], int] = always_one
+    before_rounds: Callable[[Any], int] = nothing_waits
     computes_ahead: bool = False
     waiting: Callable[[Any], int] = nothing_waits
     strategy: str = "batchgrowth_trainer.exchange.all_reduce:AllReduce"

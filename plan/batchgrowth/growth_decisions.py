@@ -29,6 +29,7 @@ from batchgrowth.spec import JobSpec
 __all__ = ["BatchDecision", "Course", "Measured"]
 
 _NUM_SUMS = 6  # examples, loss, squared norms of batches; examples, |G|² and trace of updates with two shards or more
+_SQUARE = 4
 _START = slice(0, _NUM_SUMS)
 _FIRST = slice(_NUM_SUMS, 2 * _NUM_SUMS)
 _WINDOW = slice(2 * _NUM_SUMS, 3 * _NUM_SUMS)
@@ -186,6 +187,8 @@ class Course:
             return self, None, remembered
         # At the first look, what was measured until then becomes the reference of all later ones.
         first = memory[_FIRST] if memory[_FIRST.start] else window
+        if self._entry.compares_squares and memory[_FIRST.start] and first[_SQUARE] <= 0:
+            first = [a + b for a, b in zip(first, window, strict=True)]
         kept = [self._smoothing * a + b for a, b in zip(memory[_KEPT], window, strict=True)]
         wanted = self.plan.stage_at(step.position.update).wanted
         most = math.floor(wanted * float(self._looks.most_change))

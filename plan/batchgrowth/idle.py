@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from batchgrowth.errors import Fault
+from batchgrowth.errors import Fault, counted
 from batchgrowth.shards import shard_count
 
 
@@ -69,21 +69,16 @@ def growth_idle(job: FinishedPlan) -> Faults:
             ),
         )
     if growth.entry.needs_noise and job.shards_of(batch.initial) < 2:
-        return (
-            Fault(
-                "spec.batch.growth",
-                f"{never}, since each update takes the {job.plan.examples_per_epoch:,} examples in one shard",
-                f"give a batch.shard below {job.plan.examples_per_epoch:,}",
-            ),
-        )
+        examples = job.plan.examples_per_epoch
+        given = f"{never}, since each update takes the {counted(examples, 'example')} in one shard"
+        return (Fault("spec.batch.growth", given, smaller_shard(examples)),)
     if growth.entry.quantity:
-        return (
-            Fault(
-                "spec.batch.growth.looks",
-                f"{never}, since a look may not change the batch by a whole shard",
-                "give a larger mostChange, or a smaller batch.shard",
-            ),
-        )
+        remedy = "give a larger mostChange"
+        # Of what one look adds, half an example is enough for a shard of one example.
+        if growth.looks is None or batch.initial * (float(growth.looks.most_change) - 1) >= 0.5:
+            remedy = "give a larger mostChange, or a smaller batch.shard"
+        given = f"{never}, since a look may not change the batch by a whole shard"
+        return (Fault("spec.batch.growth.looks", given, remedy),)
     coarser = growth.entry.coarser(growth.settings, job.plan.epochs, job.plan.updates, 1)
     if coarser is None:
         return (Fault("spec.batch.growth", never, "give settings with which it changes before the end"),)
@@ -120,11 +115,18 @@ def gain_idle(job: FinishedPlan) -> Faults:
             Fault(
                 "spec.learningRate.rule",
                 f"{job.spec.learning_rate.rule} never changes the learning rate, since each update takes at most "
-                f"{most:,} examples, in one shard",
-                f"give a batch.shard below {most:,}",
+                f"{counted(most, 'example')}, in one shard",
+                smaller_shard(most),
             ),
         )
     return ()
+
+
+def smaller_shard(examples: int) -> str:
+    """Return the remedy for what compares shards if an update of so many examples is a single one."""
+    if examples == 1:
+        return "give more workload.examples: a single one cannot be divided into shards"
+    return f"give a batch.shard below {examples:,}"
 
 
 def _same_batch_by_mistake(job: FinishedPlan) -> bool:

@@ -21,6 +21,7 @@ MOST_WASTE = Fraction(1, 10)
 """The largest share of the workers' time in a stage that they may wait for the busiest of them without a note."""
 SHORTEST_WARMUP = 2
 """The fewest updates of a warm-up that changes a learning rate."""
+_NO_ROOM = "give more epochs, or leave the warm-up out"
 MOST_EACH = 9
 """One more than the most shards of a worker that a better shard is looked for among."""
 
@@ -79,7 +80,8 @@ def maximum_unreached(job: FinishedPlan) -> Iterable[Fault]:
     batch = job.spec.batch
     if job.largest_batch < batch.maximum:
         given = f"{batch.maximum:,} is not reached: the largest batch is {job.largest_batch:,}"
-        yield Fault("spec.batch.maximum", given, f"give {job.largest_batch:,}, or a growth that reaches more")
+        remedy = _with_two_shards(job, f"give {job.largest_batch:,}", "maximum", job.largest_batch)
+        yield Fault("spec.batch.maximum", given, f"{remedy}, or a growth that reaches more")
 
 
 def workers_unreached(job: FinishedPlan) -> Iterable[Fault]:
@@ -87,7 +89,10 @@ def workers_unreached(job: FinishedPlan) -> Iterable[Fault]:
     workers = job.spec.workers
     if job.spec.exchange.entry.uses_workers and job.most_workers < workers.maximum:
         given = f"{workers.maximum:,}, but no stage requests more than {counted(job.most_workers, 'worker')}"
-        yield Fault("spec.workers.maximum", given, f"give {job.most_workers:,}, or fewer examplesPerWorker")
+        remedy = f"give {job.most_workers:,}, or larger batches"
+        if job.largest_batch > job.most_workers:
+            remedy = f"give {job.most_workers:,}, or fewer examplesPerWorker"
+        yield Fault("spec.workers.maximum", given, remedy)
 
 
 def warmup_idle(job: FinishedPlan) -> Iterable[Fault]:
@@ -99,7 +104,10 @@ def warmup_idle(job: FinishedPlan) -> Iterable[Fault]:
     path = "spec.learningRate.warmup"
     fewest = job.grown.updates
     if warmup.updates == 1:
-        yield Fault(f"{path}.updates", "1, so the first update has the whole learning rate", "give 2 or more")
+        remedy = "give 2 or more"
+        if fewest < 2 * SHORTEST_WARMUP:
+            remedy = _NO_ROOM
+        yield Fault(f"{path}.updates", "1, so the first update has the whole learning rate", remedy)
     elif Fraction(warmup.initial) == Fraction(rate.initial):
         yield Fault(f"{path}.initial", f"{warmup.initial} is learningRate.initial, so nothing rises", "give less")
     elif 2 * warmup.updates > fewest:
@@ -108,7 +116,7 @@ def warmup_idle(job: FinishedPlan) -> Iterable[Fault]:
             plan = f"the {fewest:,} updates that remain if the batch grows as fast as it may"
         remedy = f"give at most {fewest // 2:,}"
         if fewest < 2 * SHORTEST_WARMUP:
-            remedy = "give more epochs, or leave the warm-up out"
+            remedy = _NO_ROOM
         given = f"{warmup.updates:,} is more than half of {plan}, so most of them have a smaller learning rate"
         yield Fault(f"{path}.updates", given, remedy)
 
@@ -157,12 +165,27 @@ def batch_past_data(job: FinishedPlan) -> Iterable[Fault]:
     batch = job.spec.batch
     if job.largest_batch <= examples:
         return
-    field = "initial" if batch.initial > examples else "maximum"
+    field = "maximum"
+    remedy = f"give at most {examples:,}"
+    if batch.initial > examples:
+        field = "initial"
+        remedy += ", and maximum too"
     given = (
-        f"{getattr(batch, field):,} is more than the {examples:,} examples of the data, so an epoch has 1 update, "
-        "which takes them all"
+        f"{getattr(batch, field):,} is more than the {counted(examples, 'example')} of the data, so an epoch has 1 "
+        "update, which takes them all"
     )
-    yield Fault(f"spec.batch.{field}", given, f"give at most {examples:,}")
+    yield Fault(f"spec.batch.{field}", given, _with_two_shards(job, remedy, field, examples))
+
+
+def _with_two_shards(job: FinishedPlan, remedy: str, field: str, batch: int) -> str:
+    """Return the remedy that gives `field` of spec.batch this size, with a shard with which that is not refused."""
+    spec = job.spec
+    of_growth = field == "initial" and spec.batch.growth.entry.needs_noise
+    if job.plan.shard < batch or not (of_growth or spec.learning_rate.entry.gain):
+        return remedy
+    if batch == 1:
+        return f"{remedy}, with a growth and a rule that compare no shards"
+    return f"{remedy}, with a batch.shard below {batch:,}"
 
 
 def workers_without_shard(job: FinishedPlan) -> Iterable[Fault]:

@@ -368,36 +368,38 @@ def _check(plan: Plan, spec: JobSpec) -> None:
         raise PlanError(str(_vanished(vanished, plan, spec)))
     growth = spec.batch.growth
     last = growth.entry.last_update(growth.settings)
+    most = plan.updates
     if last is not None:
         path, update = last
         if update >= plan.updates:
             raise PlanError(
                 f"spec.batch.growth.{path}: update {update}; give updates below the {plan.updates} of the plan"
             )
+        # Milestones of updates may be what a measured run decided: before, its plan had the updates of the first batch.
+        most = spec.epochs * -(-spec.workload.examples // spec.batch.initial)
     if growth.entry.quantity:
-        _check_looks("spec.batch.growth.looks", growth.looks or Looks(), plan)
+        _check_looks("spec.batch.growth.looks", growth.looks or Looks(), plan.epochs, most)
     rate = spec.learning_rate
     if rate.entry.gain:
-        _check_looks(f"spec.learningRate.{rate.entry.block_name}", rate.settings, plan)
-    if rate.warmup is not None and rate.warmup.updates > plan.updates:
+        _check_looks(f"spec.learningRate.{rate.entry.block_name}", rate.settings, plan.epochs, most)
+    if rate.warmup is not None and rate.warmup.updates > most:
         raise PlanError(
-            f"spec.learningRate.warmup.updates: {rate.warmup.updates}; "
-            f"give at most the {plan.updates} updates of the plan"
+            f"spec.learningRate.warmup.updates: {rate.warmup.updates}; give at most the {most} updates of the plan"
         )
 
 
-def _check_looks(path: str, windows: Windows, plan: Plan) -> None:
-    """Raise PlanError if training would end before its first look."""
-    updates = windows.every_updates
-    epochs = windows.every_epochs
-    if updates is not None:
-        if updates >= plan.updates:
-            raise PlanError(f"{path}.everyUpdates: {updates}; give updates below the {plan.updates} of the plan")
-    elif (epochs or 1) >= plan.epochs:
-        given = f"{path}.everyEpochs: {epochs}"
-        if epochs is None:
+def _check_looks(path: str, windows: Windows, epochs: int, updates: int) -> None:
+    """Raise PlanError if a training of so many epochs and updates would end before its first look."""
+    if windows.every_updates is not None:
+        if windows.every_updates >= updates:
+            raise PlanError(
+                f"{path}.everyUpdates: {windows.every_updates}; give updates below the {updates} of the plan"
+            )
+    elif (windows.every_epochs or 1) >= epochs:
+        given = f"{path}.everyEpochs: {windows.every_epochs}"
+        if windows.every_epochs is None:
             given = f"{path}: a look {windows.when}"
-        raise PlanError(f"{given}; give epochs below spec.epochs, or everyUpdates below {plan.updates}")
+        raise PlanError(f"{given}; give epochs below spec.epochs, or everyUpdates below {updates}")
 
 
 def _vanished(stage: Stage, plan: Plan, spec: JobSpec) -> Fault:

@@ -20,6 +20,9 @@ SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 OPEN = {"dashboard.labels", "dask-kubernetes-operator.podSecurityContext"}
 """Keys that accept anything below them: the user's labels and values of other charts."""
 
+NO_SECTION = ("resources",)
+DASK = ("dask-kubernetes-operator",)
+
 BAD = {
     "image.pullPolicy=Sometimes": "image.pullPolicy",
     "image.digest=sha256:12": "image.digest",
@@ -89,6 +92,26 @@ def test_a_typo_is_refused_at_every_level(path: tuple[str, ...]) -> None:
     place["tpyo"] = {} if path in {("resources", "requests"), ("resources", "limits")} else "1"
 
     assert [".".join(path)] == [found.removesuffix(".tpyo") for found in faults(values)]
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("path", [path for path in closed_paths(DEFAULTS) if path[:1] not in {(), NO_SECTION, DASK}])
+def test_an_empty_section_is_missing(path: tuple[str, ...]) -> None:
+    """Helm drops a section that is empty in a user's file, with its defaults; templates would fail at its keys."""
+    values = copy.deepcopy(DEFAULTS)
+    place = values
+    for key in path[:-1]:
+        place = place[key]
+    del place[path[-1]]
+
+    assert [".".join(path[:-1])] == faults(values)
+
+
+def test_helm_names_an_empty_section(helm: Helm, chart: Path) -> None:
+    result = helm("template", "batchgrowth", chart, "--set", "jobs=null")
+
+    assert result.returncode != 0
+    assert "missing property 'jobs'" in result.stderr
 
 
 @pytest.mark.parametrize("setting", BAD)

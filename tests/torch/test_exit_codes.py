@@ -4,11 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
-from batchgrowth import errors
+from batchgrowth import cli, errors
+from batchgrowth.errors import SpecError
 from batchgrowth_trainer import __main__
 from batchgrowth_trainer.__main__ import in_a_pod
 
 PAGE = (Path(__file__).parents[2] / "docs" / "exit-codes.md").read_text()
+EXAMPLES = Path(__file__).parents[2] / "examples"
 ROWS = re.findall(r"^\| (\d+) \| ?`?(\w*)`? \| (.+?) \| (.+?) \|$", PAGE, flags=re.MULTILINE)
 
 
@@ -39,6 +41,21 @@ def test_every_row_says_when_and_what_to_do() -> None:
 def test_a_pod_is_not_told_of_an_option(text: str, in_the_log: str) -> None:
     """Its trainer always resumes, and Kubernetes gives the options."""
     assert in_the_log == in_a_pod(text)
+
+
+@pytest.mark.parametrize("words", [["run", "job.yaml", "--output-dir", ""], ["paper", "table1", "--output", ""]])
+def test_an_empty_folder_is_not_the_current_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str]
+) -> None:
+    """As of `--output-dir "$OUT"` if OUT is not set."""
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text((EXAMPLES / "digits.yaml").read_text())
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+
+    assert ended.value.code == SpecError.exit_code
+    assert f"Invalid value for '{words[-2]}': '' is empty" in capsys.readouterr().err
+    assert [file.name for file in tmp_path.iterdir()] == ["job.yaml"]
 
 
 @pytest.mark.parametrize(("given", "code"), [(None, 0), (0, 0), (3, 3), ("what is wrong", 1)])

@@ -44,3 +44,9 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
         commands.init(tmp_path / "mine")
     assert (tmp_path / "mine" / "mine.py").read_text() == "precious"
     assert not (tmp_path / "mine" / "job.yaml").exists()
+
+
+@pytest.mark.parametrize("name", ["true", "on", "null", "n"])
+def test_a_name_that_means_something_in_yaml_is_in_quotes(tmp_path: Path, name: str) -> None:
+    commands.init(tmp_path / name)
+    assert load_manifest(tmp_path / name / "job.yaml").metadata.name == name

@@ -35,6 +35,13 @@ log = logging.getLogger(__name__)
 ExchangeType = StrEnum("ExchangeType", {name: name for name in EXCHANGES})  # type: ignore[misc]
 
 
+def _folder(text: str) -> Path:
+    """Return the path of a folder; an empty text, such as a shell's unset variable, would be the current folder."""
+    if not text:
+        raise typer.BadParameter("'' is empty; give the path of a folder, or . for the current one")
+    return Path(text)
+
+
 File = Annotated[Path, typer.Argument(help="A BatchGrowthJob manifest; - reads standard input.", show_default=False)]
 Workers = Annotated[
     int | None, typer.Option(min=1, max=1000, help="The largest number of workers. Default: the plan's.")
@@ -44,7 +51,9 @@ Scheduler = Annotated[
 ]
 Exchange = Annotated[ExchangeType | None, typer.Option(help="How gradients move. Default: spec.exchange.type.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint in the output folder.")]
-OutputDir = Annotated[Path | None, typer.Option(help="The folder for results. Default: runs/NAME.")]
+OutputDir = Annotated[
+    Path | None, typer.Option(metavar="PATH", parser=_folder, help="The folder for results. Default: runs/NAME.")
+]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change a field below spec.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Override spec.seed.")]
 MetricsPort = Annotated[
@@ -204,7 +213,8 @@ def paper(
         typer.Argument(metavar="NAME...", help="table1, table2, figures such as fig5, or all.", show_default=False),
     ],
     output: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write the data, pictures and a report to this folder.")
+        Path | None,
+        typer.Option(metavar="FOLDER", parser=_folder, help="Write the data, pictures and a report to this folder."),
     ] = None,
     workload: Annotated[
         str | None, typer.Option(metavar="digits|cifar10", help="What figs 3 and 4 train on. Default: digits.")
@@ -214,7 +224,8 @@ def paper(
         Path | None, typer.Option(metavar="FOLDER", help="CIFAR-10's images. Default: data/cifar-10-batches-bin.")
     ] = None,
     runs: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where trainings are kept. Default: runs/paper.")
+        Path | None,
+        typer.Option(metavar="FOLDER", parser=_folder, help="Where trainings are kept. Default: runs/paper."),
     ] = None,
 ) -> None:
     """Repeat tables and figures of the paper, with its published numbers beside ours; figs 3 and 4 train for that."""

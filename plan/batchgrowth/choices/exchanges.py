@@ -199,7 +199,10 @@ def delay_idle(job: FinishedPlan) -> Faults:
     path = "spec.exchange.delayed.updates"
     updates = job.spec.exchange.settings.updates
     if updates == 0:
-        return (Fault(path, "0, so Delayed does what AllReduce does", "give 1 or more, or exchange.type AllReduce"),)
+        remedy = "give exchange.type AllReduce"
+        if job.plan.updates > 1:
+            remedy = "give 1 or more, or exchange.type AllReduce"
+        return (Fault(path, "0, so Delayed does what AllReduce does", remedy),)
     if updates >= job.plan.updates:
         given = f"{updates:,}, so the first gradient is due after the {job.plan.updates:,} updates of the plan"
         return (Fault(path, given, "give fewer, or more epochs"),)
@@ -291,6 +294,7 @@ LOCAL_SGD = ExchangeEntry(
     promise="Repeatable",
     replicas=lambda settings: settings.replicas,
     longest_round=lambda settings: settings.every_updates,
+    before_rounds=lambda settings: settings.after_updates,
     strategy="batchgrowth_trainer.exchange.local_sgd:LocalSGD",
     example={"replicas": 4, "everyUpdates": 4},
     idle=local_sgd_idle,

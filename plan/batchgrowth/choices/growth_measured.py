@@ -17,7 +17,8 @@ from batchgrowth.schema import ENTRYPOINT, DecimalText, Model, decimal_rule, mod
 from batchgrowth.shards import busiest
 
 # --- GradientNorm: d = B0 · |G(w0)|² / |G(w)|². AdaDamp's form for neural networks, Sievert and Shah, 2021 ---
-# |G|² is the unbiased squared norm of the expected gradient, and |G(w0)|² its mean until the first look.
+# |G|² is the unbiased squared norm of the expected gradient, and |G(w0)|² its mean until the first look at which it is
+# above 0: an estimate below its own noise is no reference, as no later ratio to it would be above 0.
 
 
 class GradientNormRule:
@@ -38,6 +39,7 @@ GRADIENT_NORM = MeasuredEntry(
     source="AdaDampNN of Sievert and Shah, 2021",
     quantity="gradient ratio",
     needs_noise=True,
+    compares_squares=True,
     implementation=lambda _: GradientNormRule(),
     outer_rules=two_shards("GradientNorm"),
 )

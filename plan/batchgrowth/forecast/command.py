@@ -10,7 +10,8 @@ from rich.console import Console
 
 from batchgrowth.errors import Fault, PlanError, SpecError
 from batchgrowth.forecast.answers import REPLACE_SECONDS, AffordableWorkers, cheapest
-from batchgrowth.forecast.networks import NETWORKS, with_network
+from batchgrowth.forecast.course_time import exchanges_per_update
+from batchgrowth.forecast.networks import NETWORKS, exchanging, with_network
 from batchgrowth.forecast.options import (
     ALL_WORKERS,
     dollars_of,
@@ -125,7 +126,9 @@ def forecast(
         raise SpecError([Fault("--budget", f"{most:g}", "give a price too: --prices or --price-per-worker-hour")])
     job = load_manifest(file, set_ or (), on_stderr)
     plan = make_plan(job.spec)
-    known = [constants.with_slots(places) for constants in constants_of(job, file, network, fit or [], measure=measure)]
+    share = exchanges_per_update(job.spec, plan)
+    named = constants_of(job, file, network, fit or [], measure=measure, share=share)
+    known = [constants.with_slots(places) for constants in named]
     if len(known) > 1 and (latest is not None or most is not None or output is not None):
         names = " or ".join(name for name in NETWORKS if name != network)
         raise SpecError([Fault("--network", f"{network}, which is three networks", f"give one of them: {names}")])
@@ -145,10 +148,13 @@ def forecast(
 
 
 def constants_of(
-    job: BatchGrowthJob, file: Path, network: str | None, runs: list[Path], *, measure: bool
+    job: BatchGrowthJob, file: Path, network: str | None, runs: list[Path], *, measure: bool, share: float
 ) -> tuple[Constants, ...]:
-    """Return the constants that the options name. Raises SpecError if they name none or too many."""
-    networks = () if network is None else network_of(network)
+    """Return the constants that the options name; an update has `share` exchanges on average.
+
+    Raises SpecError if they name none or too many.
+    """
+    networks = () if network is None else tuple(exchanging(one, share) for one in network_of(network))
     if not runs and not measure:
         if not networks:
             remedy = f"give --fit RUN, --measure, or --network with {', '.join(NETWORKS)} or a file of constants"

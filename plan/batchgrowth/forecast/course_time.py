@@ -9,6 +9,7 @@ from typing import Any
 from batchgrowth.forecast.step_time import Constants, Estimated, StepTime
 from batchgrowth.plan import Plan, Stage
 from batchgrowth.shards import shard_count
+from batchgrowth.spec import JobSpec
 
 HOUR = 3600.0
 """Seconds."""
@@ -46,6 +47,21 @@ def alike_updates(start: int, examples_per_epoch: int, updates: int, batch: int)
 def used_workers(plan: Plan, stage: Stage) -> int:
     """Return the workers of a stage that have something to compute."""
     return min(stage.workers, plan.useful_workers(stage.batch_size))
+
+
+def exchanges_per_update(spec: JobSpec, plan: Plan) -> float:
+    """Return the exchanges of an update, on average: 1, or fewer if replicas step by themselves between two of them."""
+    if plan.replicas == 1:
+        return 1.0
+    entry = spec.exchange.entry
+    every = entry.longest_round(spec.exchange.settings)
+    before = entry.before_rounds(spec.exchange.settings)
+    exchanges = Fraction(0)
+    for stage in plan.stages:
+        each = min(max(before - stage.first_update, 0), stage.updates)
+        rounds = -(-stage.updates_per_epoch // every)  # the end of an epoch ends a round
+        exchanges += each + (stage.updates - each) * Fraction(rounds, stage.updates_per_epoch)
+    return float(exchanges / plan.updates)
 
 
 def stage_seconds(plan: Plan, stage: Stage, step: StepTime, workers: int) -> float:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from batchgrowth.errors import Fault, SpecError
-from batchgrowth.forecast.step_time import DEFAULT_ERROR, Constants, StepTime
+from batchgrowth.forecast.step_time import DEFAULT_ERROR, Constants, Number, StepTime
 from batchgrowth.manifest.files import open_given
 
 LARGEST_BYTES = 1 << 20
@@ -81,6 +81,18 @@ def exchange_of(network: Constants, gradient_bytes: int | None) -> StepTime:
     )
 
 
+def exchanging(network: Constants, times: float) -> Constants:
+    """Return the constants of a network if an update has that many exchanges on average."""
+    step = network.step
+    rarer = replace(
+        step,
+        per_group=step.per_group * times,
+        per_doubling=step.per_doubling * times,
+        per_worker=step.per_worker * times,
+    )
+    return replace(network, step=rarer)
+
+
 def with_network(constants: Constants, network: Constants, gradient_bytes: int | None) -> Constants:
     """Return constants whose exchange is that of the network; what computing takes stays."""
     exchange = exchange_of(network, gradient_bytes)
@@ -102,7 +114,7 @@ class ConstantsFile(BaseModel):
     model_config: ClassVar = ConfigDict(extra="forbid", alias_generator=to_camel)
 
     step_time: StepTime
-    error: Annotated[float, Field(gt=0, le=2, allow_inf_nan=False)] = DEFAULT_ERROR
+    error: Annotated[float, Field(gt=0, le=2, allow_inf_nan=False), Number] = DEFAULT_ERROR
     label: Annotated[str, Field(min_length=1, max_length=60)] = "file"
 
 

@@ -4,10 +4,11 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
 
 from batchgrowth.shards import busiest
 
@@ -24,7 +25,16 @@ knows, such as processors, memory or a link.
 NORMAL_QUANTILE = 1.645
 """The quantile of the standard normal distribution at (1 + CONFIDENCE) / 2."""
 
-Seconds = Annotated[float, Field(ge=0, le=LONGEST_SECONDS)]
+
+def _no_truth(value: Any) -> Any:
+    """Return the value. Raises an error for a boolean, which pydantic takes for 0 or 1."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("number", "Input should be a number")
+    return value
+
+
+Number = BeforeValidator(_no_truth)
+Seconds = Annotated[float, Field(ge=0, le=LONGEST_SECONDS), Number]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +58,9 @@ class StepTime:
     per_doubling: Seconds = 0.0
     per_worker: Seconds = 0.0
     per_epoch: Seconds = 0.0
-    overhead: tuple[tuple[Annotated[int, Field(ge=1)], Seconds], ...] = ()
+    overhead: tuple[tuple[Annotated[int, Field(ge=1), Number], Seconds], ...] = ()
     lone_exchange: bool = False
-    slots: Annotated[int, Field(ge=1)] | None = None
+    slots: Annotated[int | None, Field(ge=1), Number] = None
     whole_batches: bool = False
 
     def seconds(self, examples: int, shards: int, workers: int) -> float:

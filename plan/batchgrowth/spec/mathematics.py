@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from batchgrowth.choices import INEXACT
+from batchgrowth.looks import Looks
 from batchgrowth.schema import DECIMAL, Schema, structural_schema
 from batchgrowth.spec.job import JobSpec
 
@@ -43,6 +44,8 @@ UNWRITTEN: dict[str, str | bool | None] = {
 }
 """Defaults that no stored job and no checkpoint spells out: versions without the field would refuse them."""
 
+_DEFAULT_LOOKS = Looks().model_dump(mode="json", by_alias=True, exclude_none=True)
+
 
 def mathematics(spec: JobSpec) -> dict[str, object]:
     """Return the part of the spec that determines the weights, as plain JSON, with all defaults but UNWRITTEN.
@@ -77,10 +80,21 @@ def mathematics(spec: JobSpec) -> dict[str, object]:
 def differences(there: Mapping[str, object], here: Mapping[str, object]) -> str:
     """Return the differences between the mathematics of two jobs as text: "epochs: 30 there, 4 here".
 
-    Decimals are compared by value: "0.001" and "1e-3" are the same mathematics.
+    Decimals are compared by value, "0.001" as "1e-3", and looks that are not written as the default ones.
     """
-    found = _differing(there, here, _spec_schema(), "")
+    found = _differing(_with_looks(there), _with_looks(here), _spec_schema(), "")
     return "; ".join(f"{path}: {_short(was)} there, {_short(now)} here" for path, was, now in found)
+
+
+def _with_looks(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the mathematics with every default of batch.growth.looks."""
+    growth = part.get("batch", {}).get("growth")
+    if growth is None:
+        return part
+    looks = _DEFAULT_LOOKS | growth.get("looks", {})
+    if "everyUpdates" not in looks:
+        looks = {"everyEpochs": 1} | looks
+    return {**part, "batch": {**part["batch"], "growth": {**growth, "looks": looks}}}
 
 
 def _differing(there: Any, here: Any, node: Schema, path: str) -> Iterator[tuple[str, Any, Any]]:

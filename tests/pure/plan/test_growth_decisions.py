@@ -231,6 +231,15 @@ def test_what_cannot_be_measured_grows_to_the_maximum_and_never_lowers_the_rate(
     assert all(math.isinf(decision.value) for decision in found)
 
 
+@pytest.mark.fault("D16")
+def test_a_first_gradient_below_its_noise_is_no_reference() -> None:
+    """Its mean goes on until it is above 0; a negative one would make each later ratio negative, and never grow."""
+    epochs = [(1.0, -1.0, 64.0)] * 20 + [(1.0, 3.0, 64.0)] * 10 + [(1.0, 1.0, 64.0)] * 10 + [(1.0, 0.25, 64.0)] * 10
+    found = decided(job("{type: GradientNorm}"), epochs)[:4]
+    assert [decision.value for decision in found] == pytest.approx([math.inf, 1 / 3, 1.0, 4.0])
+    assert [decision.wanted for decision in found] == [64, 64, 64, 128]
+
+
 def test_a_value_past_the_maximum_lowers_the_rate() -> None:
     spec = job("{type: LossRatio}", "learningRate.rule=DecayPastMaximum")
     *_, (course, _) = follow(Course(spec), iter([(1.0, 1.0, 1.0)] * 20 + [(0.0625, 1.0, 1.0)] * 400))

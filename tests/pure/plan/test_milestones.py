@@ -10,7 +10,7 @@ import pytest
 from batchgrowth import JobSpec, PlanError, Position, make_plan, mathematics
 from batchgrowth.choices.growth_declared import MOST_STEPS, Milestone, MilestonesBlock, MilestonesRule
 from batchgrowth.extend import Until
-from batchgrowth.plan import MOST_STAGES
+from batchgrowth.plan import MOST_STAGES, BatchDecision
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -37,6 +37,22 @@ def test_the_batch_grows_at_the_updates() -> None:
     plan = make_plan(job(by_update((3, 9), (12, 13), (13, 50), (20, 5000))))
     assert [(s.first_update, s.batch_size) for s in plan.stages] == [(0, 8), (3, 9), (12, 13), (13, 50), (20, 4096)]
     assert sum(plan.step_at(plan.position_at(update)).examples for update in range(plan.updates)) == 100 * 10
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [
+        {"initial": "0.1", "warmup": {"updates": 100}},
+        {"initial": "0.1", "rule": "AdaScale", "adaScale": {"everyUpdates": 100}},
+    ],
+)
+def test_what_a_measured_run_decided_may_end_before_its_warmup_or_first_look(rate: dict[str, Any]) -> None:
+    """They came within the 130 updates of the first batch; the run's manifest must not be refused for its 52."""
+    measured = {"initial": 8, "maximum": 32, "shard": 4, "growth": {"type": "LossRatio"}}
+    declared = job(by_update((13, 16), (20, 32)), learningRate=rate)
+    decisions = [BatchDecision(13, 16, 2.0), BatchDecision(20, 32, 4.0)]
+    decided = make_plan(job([], batch=measured, learningRate=rate), decisions)
+    assert make_plan(declared).updates == decided.updates == 52
 
 
 @pytest.mark.parametrize(

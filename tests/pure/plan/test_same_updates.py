@@ -22,6 +22,7 @@ INSTEAD = (
     "learningRate.schedule={type: Cosine}",
 )
 MEASURED = ("batch.growth={type: LossRatio, looks: {everyEpochs: 2}}",)
+NO_LOOKS = ("batch.growth={type: LossRatio}",)
 ODD_LOOKS = ("batch.growth={type: LossRatio, looks: {everyEpochs: 3}}",)
 STOPS = (*CONSTANT, "evaluation.stopEarly={metric: loss, mode: Minimize, patience: 1}")
 GAINS = (*ODD_LOOKS, "learningRate={initial: '0.05', rule: AdaScale}")
@@ -51,6 +52,8 @@ def differs(job: Any, before: tuple[str, ...], now: tuple[str, ...], epoch: int,
         (CONSTANT, (*CONSTANT, "learningRate.warmup={updates: 1}"), 2),
         ((), ("batch.maximum=64",), 2),
         (MEASURED, (*MEASURED, "epochs=40"), 3),
+        (NO_LOOKS, ("batch.growth={type: LossRatio, looks: {}}",), 3),
+        (NO_LOOKS, ("batch.growth={type: LossRatio, looks: {everyEpochs: 1, smoothing: '0.0'}}",), 3),
         (ODD_LOOKS, (*ODD_LOOKS, "epochs=40"), DONE),
         (STOPS, (*STOPS, "epochs=40"), DONE),
         (GAINS, (*GAINS, "epochs=40"), DONE),
@@ -79,6 +82,7 @@ def test_what_is_done_is_the_same(small_job: Any, before: Any, now: Any, epoch: 
         (WARM, CONSTANT, 2, "update 1 has learning rate 0.0025 there, 0.05 here"),
         (MEASURED, (*MEASURED, "epochs=40"), DONE, "the growth looks at the training after update "),
         (MEASURED, ("batch.growth={type: LossRatio, looks: {everyEpochs: 1}}",), 2, "batch.growth.looks.everyEpochs: "),
+        (NO_LOOKS, ("batch.growth={type: LossRatio, looks: {everyUpdates: 9}}",), 2, "batch.growth.looks.everyEpochs"),
         (
             (*STOPS, "evaluation.everyEpochs=3"), (*STOPS, "evaluation.everyEpochs=3", "epochs=40"), DONE,
             "stopEarly judges the evaluation after epoch 4, which is only due at the end",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import dask
-from batchgrowth.errors import ClusterError, Interrupted
+from batchgrowth.errors import ClusterError, Fault, Interrupted, SpecError
 from distributed import Client
 from distributed.comm import CommClosedError
 
@@ -25,6 +25,8 @@ LOST = (
     "the connection to the Dask scheduler was lost; check that the scheduler still runs, "
     "then --resume goes on from the last checkpoint"
 )
+
+_REMEDY = "give its address, for example tcp://10.0.0.1:8786 or tls://…"
 
 log = logging.getLogger(__name__)
 
@@ -84,8 +86,8 @@ class SchedulerLost(ClusterError):
 def connect(address: str, patience: float, stop_requested: Callable[[], bool], report: Callable[[str], None]) -> Client:
     """Return a client of the scheduler at `address` once it answers; `report` gets a line about the wait.
 
-    Raises ClusterError if it does not answer within `patience` seconds or the address is malformed, and Interrupted if
-    a stop is requested before.
+    Raises ClusterError if it does not answer within `patience` seconds, SpecError if the address is malformed, and
+    Interrupted if a stop is requested before.
     """
     began = time.monotonic()
     trouble = "nothing listens there"
@@ -99,11 +101,11 @@ def connect(address: str, patience: float, stop_requested: Callable[[], bool], r
             except OSError as error:
                 trouble = str(error)
             if time.monotonic() - began > patience:
-                raise _no_answer(address, trouble)
+                raise ClusterError(f"--scheduler {address}: no Dask scheduler answers there ({trouble}); {_REMEDY}")
             report(f"the Dask scheduler at {address}")
             time.sleep(RETRY_SECONDS)
     except ValueError as error:
-        raise _no_answer(address, str(error)) from error
+        raise SpecError([Fault("--scheduler", f"{address!r} is no address ({error})", _REMEDY)]) from error
     raise Interrupted(f"stopped while waiting for the Dask scheduler at {address} ({trouble})")
 
 
@@ -141,10 +143,3 @@ def closed_is_lost(client: Client) -> Iterator[None]:
         if client.status == "running":
             raise
         raise CommClosedError(f"the client is {client.status}: {error!r}") from error
-
-
-def _no_answer(address: str, trouble: str) -> ClusterError:
-    return ClusterError(
-        f"--scheduler {address}: no Dask scheduler answers there ({trouble}); "
-        "give its address, for example tcp://10.0.0.1:8786 or tls://…"
-    )

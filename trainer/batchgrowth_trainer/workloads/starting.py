@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from batchgrowth.errors import Fault, SpecError
+from batchgrowth.manifest.scalars import as_yaml
 from batchgrowth.schema import JOB_NAME
 from batchgrowth.spec.job import LONGEST_JOB_NAME
 
@@ -16,7 +17,7 @@ _MANIFEST = """\
 apiVersion: batchgrowth.dev/v1alpha1
 kind: BatchGrowthJob
 metadata:
-  name: {name}
+  {name}
 spec:
   workload:
     entrypoint: "{module}:workload"
@@ -48,12 +49,13 @@ def begin(folder: Path) -> tuple[Path, Path]:
     if keyword.iskeyword(module) or find_spec(module) is not None:
         raise SpecError([Fault("NAME", f"{module} is the name of another Python module", "give another name")])
     text = files("batchgrowth_trainer.workloads").joinpath("starter.py").read_text(encoding="utf-8")
+    named = as_yaml({"name": name}).strip()  # in quotes if YAML has another meaning for it, such as true
     code = folder / f"{module}.py"
     manifest = folder / "job.yaml"
     try:
         folder.mkdir(parents=True)
         code.write_text(text, encoding="utf-8")
-        manifest.write_text(_MANIFEST.format(folder=folder, name=name, module=module), encoding="utf-8")
+        manifest.write_text(_MANIFEST.format(folder=folder, name=named, module=module), encoding="utf-8")
     except OSError as error:
         raise SpecError(
             [Fault("NAME", f"{folder}: {error.strerror}", "give a folder that is not there yet")]

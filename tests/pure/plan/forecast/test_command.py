@@ -307,6 +307,10 @@ def test_a_catalog_with_one_instance_needs_no_name(run: Run, tmp_path: Path) -> 
         ("{}", "{}: stepTime: missing; give {{perExample: 0.0006}}, in seconds"),
         ("7", "{}: the file: 7; give a valid dictionary or instance of ConstantsFile"),
         ("stepTime: {perExample: -1}", "{}: stepTime.perExample: -1; give greater than or equal to 0"),
+        ("stepTime: {perExample: true}", "{}: stepTime.perExample: True; give a number"),
+        ("stepTime: {perExample: 1, slots: yes}", "{}: stepTime.slots: True; give a number"),
+        ("stepTime: {perExample: 1, overhead: [[on, 1]]}", "{}: stepTime.overhead.0.0: True; give a number"),
+        ("{stepTime: {perExample: 1}, error: true}", "{}: error: True; give a number"),
         ("stepTime: {perPixel: 1}", "{}: stepTime.perPixel: not known; give stepTime, error and label; stepTime has"),
         ("stepTime: {}", "{}: stepTime: no constant above 0; give perExample, the seconds that an example takes"),
         (
@@ -358,6 +362,24 @@ def test_a_file_of_constants(run: Run, tmp_path: Path) -> None:
 FIT = Constants(
     label="fit", step=StepTime(per_update=1.0, per_group=5.0), draws=(StepTime(per_update=1.1),), source="fitted to x"
 )
+
+
+def test_replicas_that_step_by_themselves_exchange_once_a_round(run: Run, tmp_path: Path) -> None:
+    """45 updates per epoch are 6 rounds of at most 8, and with afterUpdates each of the first 90 has an exchange."""
+    path = tmp_path / "constants.yaml"
+    path.write_text("stepTime: {perExample: 0.001, perGroup: 0.9}")
+
+    def exchanging(exchange: str) -> float:
+        settings = [f"exchange={exchange}", "workers={minimum: 2, maximum: 2}", "batch.shard=16", "epochs=4"]
+        options = [part for one in [*settings, "batch.growth={type: Constant}"] for part in ("--set", one)]
+        (found,) = json.loads(run(DIGITS, "--network", path, "--json", *options)[1])["forecasts"]
+        assert found["updates"] == 4 * 45
+        return float(found["seconds"]["value"]) - 4 * (44 * 0.016 + 0.015)
+
+    assert exchanging("{type: AllReduce}") == pytest.approx(180 * 0.9, abs=0.02)
+    assert exchanging("{type: LocalSGD, localSGD: {replicas: 2}}") == pytest.approx(4 * 6 * 0.9, abs=0.02)
+    late = "{type: LocalSGD, localSGD: {replicas: 2, afterUpdates: 90}}"
+    assert exchanging(late) == pytest.approx((90 + 2 * 6) * 0.9, abs=0.02)
 
 
 def test_a_fit_gets_the_exchange_of_a_network(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
