@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = {
-    "before": "5131c3e93929a341a7cd6d332e54e032ca003f72",
-    "landed": "a069d8ca353d9c2b12256021f15ea79b3ba6f04a",
+    "before": "a069d8ca353d9c2b12256021f15ea79b3ba6f04a",
+    "landed": "aadfe5b5000a80bb0885fbd8d186e28e432d5b7a",
 }
 """The commits that upgrades are tested from: the one that landed last, and the one that had landed before it.
 
