@@ -13,6 +13,7 @@ from batchgrowth.choices import EXCHANGES, GROWTH, LEARNING_RATES, OPTIMIZERS, S
 from batchgrowth.choices.optimizers import decay_idle
 from batchgrowth.extend import always_acts
 from batchgrowth.idle import gain_idle, rate_idle, schedule_idle
+from batchgrowth.notes import SHORTEST_WARMUP
 from batchgrowth.registry import Entry
 from batchgrowth.spec import Workers
 
@@ -87,6 +88,12 @@ VARIABLES = {
     "withoutWorkers": (
         f"spec.exchange.type in {[name for name, entry in EXCHANGES.items() if not entry.uses_workers]}"
     ),
+    "comparesShards": (
+        f"spec.batch.growth.type in {[name for name, entry in GROWTH.items() if entry.needs_noise]} || "
+        f"spec.learningRate.rule in {[name for name, entry in LEARNING_RATES.items() if entry.gain]}"
+    ),
+    "shard": "has(spec.batch.shard) ? spec.batch.shard : spec.workers.examplesPerWorker",
+    "fewestUpdates": "spec.epochs * ((spec.workload.examples + spec.batch.maximum - 1) / spec.batch.maximum)",
     "shared": "spec.batch.maximum / spec.workers.examplesPerWorker",
     "mostWorkers": "variables.shared > spec.workers.minimum ? variables.shared : spec.workers.minimum",
 }
@@ -124,12 +131,16 @@ def _of_the_growth() -> Iterator[AdmissionWarning]:
             f"{{spec.batch.maximum}} is not reached: the largest batch is {{{largest}}}",
             f"give {{{largest}}}, or a growth that reaches more",
         )
+    examples = "spec.workload.examples"
     yield AdmissionWarning(
         "batch.initial",
         "spec.batch.initial > spec.workload.examples",
-        "{spec.batch.initial} is more than the {spec.workload.examples} examples of the data, so an epoch has 1 "
-        "update, which takes them all",
-        "give at most {spec.workload.examples}",
+        f"{{spec.batch.initial}} is more than the {{{examples}}} {{{examples} == 1 ? 'example' : 'examples'}} of the "
+        "data, so an epoch has 1 update, which takes them all",
+        f"give at most {{{examples}}}, and maximum "
+        f"{{!variables.comparesShards || variables.shard < {examples} ? 'too' : "
+        f"{examples} == 1 ? 'too, with a growth and a rule that compare no shards' : "
+        f"'too, with a batch.shard below ' + string({examples})}}",
     )
 
 
@@ -152,7 +163,7 @@ def _of_the_learning_rate() -> Iterator[AdmissionWarning]:
     warmup = "spec.learningRate.warmup"
     yield AdmissionWarning(
         "learningRate.warmup.updates",
-        f"has({warmup}) && {warmup}.updates == 1",
+        f"has({warmup}) && {warmup}.updates == 1 && variables.fewestUpdates >= {2 * SHORTEST_WARMUP}",
         "1, so the first update has the whole learning rate",
         "give 2 or more",
     )
@@ -183,7 +194,8 @@ def _of_exchanges() -> Iterator[AdmissionWarning]:
         "exchange.delayed.updates",
         f"{chosen} == 'Delayed' && {_setting('exchange', EXCHANGES['Delayed'], 'updates')} == 0",
         "0, so Delayed does what AllReduce does",
-        "give 1 or more, or exchange.type AllReduce",
+        "give {spec.epochs == 1 && spec.workload.examples <= spec.batch.initial ? '' : '1 or more, or '}exchange.type "
+        "AllReduce",
     )
     outer = "spec.exchange.localSGD.outer"
     yield AdmissionWarning(
@@ -234,7 +246,7 @@ def _of_the_rest() -> Iterator[AdmissionWarning]:
         "workers.maximum",
         f"!variables.withoutWorkers && {most} < spec.workers.maximum",
         f"{{spec.workers.maximum}}, but no stage requests more than {{{most}}} {{{most} == 1 ? 'worker' : 'workers'}}",
-        f"give {{{most}}}, or fewer examplesPerWorker",
+        f"give {{{most}}}, or {{spec.batch.maximum > {most} ? 'fewer examplesPerWorker' : 'larger batches'}}",
     )
     ahead = Workers.model_fields["loaded_ahead"].default
     yield AdmissionWarning(
