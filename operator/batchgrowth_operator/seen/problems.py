@@ -4,7 +4,7 @@ job/conditions.py turns it into a condition.
 """
 
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from datetime import datetime
 from http import HTTPStatus
 from itertools import chain
@@ -59,12 +59,13 @@ _EVENTS = {
     "FailedCreate": "PodsRefused",
     "FailedCreatePodSandBox": "PodBroken",
     "FailedMount": "PodBroken",
+    "FailedToRetrieveImagePullSecret": "ImagePullFailed",
     "ProvisioningFailed": "VolumePending",
 }
 """The reason of the condition by that of an event, for objects whose status explains nothing."""
-_NO_PULL_SECRET = ("FailedToRetrieveImagePullSecret",)
-"""The only event that explains more than the status of a pod whose image is not pulled. The pod may have others, such
-as of a mount that failed once, which are over.
+_EVENTS_OF_PULLS = {"FailedToRetrieveImagePullSecret": "ImagePullFailed"}
+"""Those that explain more than the status of a pod whose image is not pulled. It may have others, such as of a mount
+that failed once, which are over.
 """
 _MISSING = re.compile(r'\b(persistentvolumeclaim|secret|configmap|serviceaccount) "([^"]+)" not found', re.IGNORECASE)
 _UNBOUND = re.compile("unbound immediate PersistentVolumeClaims|available persistent volumes to bind")
@@ -256,9 +257,7 @@ def _role_problems(seen: Observed, role: str, clock: Clock) -> Iterator[Problem]
         if _is_silent(pod):
             yield from _event_problems(seen, name, clock)
         elif _may_lack_pull_secret(pod):
-            told = _newest_warning(seen, name, _NO_PULL_SECRET, clock)
-            if told is not None:
-                yield _problem("ImagePullFailed", name, str(told.get("message", "")))
+            yield from _event_problems(seen, name, clock, _EVENTS_OF_PULLS)
         yield from pod_problems(pod)
 
 
@@ -357,16 +356,16 @@ def replica_failure(deployment: Object | None) -> dict[str, Any] | None:
     return condition_of(deployment, "ReplicaFailure", "True")
 
 
-def _event_problems(seen: Observed, name: str, clock: Clock) -> Iterator[Problem]:
-    """Yield the problem in the newest event about the object of that name; none if the event is too old."""
-    newest = _newest_warning(seen, name, _EVENTS, clock)
+def _event_problems(seen: Observed, name: str, clock: Clock, events: Mapping[str, str] = _EVENTS) -> Iterator[Problem]:
+    """Yield the problem in the newest of these events about the object of that name; none if it is too old."""
+    newest = _newest_warning(seen, name, events, clock)
     if newest is None:
         return
     text = str(newest.get("message", "")).removeprefix("Error creating: ")
     if newest["reason"] == "FailedCreate":
         yield _refused_pod(text, seen.namespace)
     else:
-        yield _problem(_EVENTS[newest["reason"]], name, text)
+        yield _problem(events[newest["reason"]], name, text)
 
 
 def _newest_warning(seen: Observed, name: str, reasons: Container[str], clock: Clock) -> Object | None:

@@ -178,6 +178,11 @@ def test_an_image_that_was_pulled_and_is_the_wrong_one(waiting_world: Any, state
             "ReferenceMissing",
             "Create the secret key",
         ),
+        (
+            event("w", "FailedToRetrieveImagePullSecret", "Unable to retrieve some image pull secrets (registry)"),
+            "ReferenceMissing",
+            "Create the secret registry",
+        ),
         (event("w", "FailedMount", "timed out"), "PodBroken", "w: timed out"),
         (event("w", "FailedMount", "x", series={"lastObservedTime": CREATED}, eventTime=None), "PodBroken", "w: x"),
         (event("w", "FailedMount", "x", eventTime=CREATED), "PodBroken", "w: x"),
