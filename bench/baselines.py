@@ -26,7 +26,7 @@ from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec
 from batchgrowth_trainer.building import build_workload
 from batchgrowth_trainer.replica.data import example_order, fetch
-from batchgrowth_trainer.replica.devices import prepare_process
+from batchgrowth_trainer.replica.reproducible import prepare_process
 from batchgrowth_trainer.workload import Dataset
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel

@@ -16,7 +16,7 @@ from batchgrowth.plan import make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.building import build_workload
 from batchgrowth_trainer.replica.data import fetch
-from batchgrowth_trainer.replica.devices import prepare_process
+from batchgrowth_trainer.replica.reproducible import prepare_process
 from batchgrowth_trainer.workload import Workload
 from distributed import Client
 

@@ -19,7 +19,7 @@ import typer
 from batchgrowth.spec import JobSpec
 from batchgrowth_trainer.building import build_replica, build_workload
 from batchgrowth_trainer.replica.data import Requests, fetch, to_device
-from batchgrowth_trainer.replica.devices import autocast, make_device, prepare_process
+from batchgrowth_trainer.replica.reproducible import autocast, make_device, prepare_process
 
 from bench.cases import OUR_REDUCE, Case, System, cases
 from bench.tables import cells, show, spread

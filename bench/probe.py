@@ -17,9 +17,9 @@ from typing import Annotated, Any
 
 import typer
 from batchgrowth.manifest.reading import load_manifest
-from batchgrowth.probe.block import batch_block
+from batchgrowth.probe.sentences import batch_block
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth_trainer.probing.probe import probed
+from batchgrowth_trainer.probing import probed
 from batchgrowth_trainer.training import Options, train
 
 from bench.tables import about, show, write

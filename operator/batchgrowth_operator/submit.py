@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from batchgrowth import names
 from batchgrowth.errors import BatchGrowthError, ClusterError, Fault, SpecError
-from batchgrowth.manifest.scalars import ManifestDumper
+from batchgrowth.manifest.documents import ManifestDumper
 from batchgrowth.schema import FILE_PATH
 from batchgrowth.spec import API_VERSION, KIND, BatchGrowthJob
 from batchgrowth.spec.job import GENERATED_CHARACTERS

@@ -12,9 +12,8 @@ from typing import Any
 from batchgrowth.choices import EXCHANGES, GROWTH, LEARNING_RATES, OPTIMIZERS, SCHEDULES
 from batchgrowth.choices.optimizers import decay_idle
 from batchgrowth.extend import always_acts
-from batchgrowth.idle import gain_idle, rate_idle, schedule_idle
 from batchgrowth.notes import SHORTEST_WARMUP
-from batchgrowth.registry import Entry
+from batchgrowth.registry import Entry, gain_idle, rate_idle, schedule_idle
 from batchgrowth.spec import Workers
 
 

@@ -14,10 +14,9 @@ from math import isqrt
 from typing import Any, Literal, Protocol
 
 from batchgrowth.errors import Fault
-from batchgrowth.idle import Faults, FinishedPlan, always_acts, growth_idle, rate_idle, schedule_idle
 from batchgrowth.looks import LARGEST_BATCH, Look, MeasuredRule, Signals, Windows, ratio, two_shards
 from batchgrowth.position import Position
-from batchgrowth.registry import Entry
+from batchgrowth.registry import Entry, Faults, FinishedPlan, always_acts, growth_idle, rate_idle, schedule_idle
 from batchgrowth.schema import ENTRYPOINT, DecimalText, Model, Rule, decimal_rule, module_rule
 from batchgrowth.shards import busiest
 

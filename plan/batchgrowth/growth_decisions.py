@@ -1,6 +1,6 @@
 """Decides at each look whether a measured batch grows, and keeps the decisions so far and the plan that follows.
 
-The chain: the trainer's replica/growth_state.py hands over what an update measured, `Course` here looks when one is
+The chain: the trainer's replica/decisions.py hands over what an update measured, `Course` here looks when one is
 due, the rule of the job in choices/growth_measured.py says which batch it wants, and `Course.bounded` bounds that. It
 is in force once the replica follows `Course.decisions` (`Replica.advance`).
 

@@ -1,7 +1,7 @@
 """The parts of an update's learning rate: the rule's rate, the schedule's factor, and AdaScale's gain.
 
 `Plan.learning_rate_at` in plan.py multiplies the first two and warms up. A training measures the gain:
-`Course.learning_rate` in growth_decisions.py. A worker asks replica/growth_state.py for it at each update.
+`Course.learning_rate` in growth_decisions.py. A worker asks replica/decisions.py for it at each update.
 """
 
 from collections.abc import Sequence

@@ -11,9 +11,9 @@ from math import ceil
 
 from batchgrowth.errors import Fault, counted
 from batchgrowth.growth_decisions import Course
-from batchgrowth.idle import Faults, FinishedPlan
 from batchgrowth.looks import LARGEST_BATCH
 from batchgrowth.plan import BatchDecision, Plan, Stage
+from batchgrowth.registry import Faults, FinishedPlan
 from batchgrowth.shards import shard_count
 from batchgrowth.spec import JobSpec
 

@@ -3,9 +3,9 @@
 The tree over S shards depends on S alone. Each level pairs neighbours and passes an odd last one up unchanged, so the
 nodes are the aligned blocks [k·2^j, min((k+1)·2^j, S)). A sum of floats along this tree has the same bits for every
 assignment of shards to workers. A worker adds the nodes that contain only its shards (the trainer's
-replica/replica.py), and the exchange adds these nodes' sums (exchange/reduction.py).
+replica/replica.py), and the exchange adds these nodes' sums (exchange/all_reduce.py).
 
-A shard's seed and its examples are the trainer's: replica/seeds.py, and `example_order` in replica/data.py.
+A shard's seed and its examples are the trainer's: replica/reproducible.py, and `example_order` in replica/data.py.
 """
 
 from collections.abc import Callable, Sequence

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from batchgrowth import names
 from batchgrowth_operator.api.client import EVENTS, KINDS
-from batchgrowth_operator.children.scheduler import SETTLED_AFTER_SECONDS
+from batchgrowth_operator.children.dask_cluster import SETTLED_AFTER_SECONDS
 from batchgrowth_operator.seen.observed import Ref
 from operator_field import CHILDREN, CLAIM, CLUSTER, JOB, KEPT, PLAN, TRAINER, WORKERS, Field, until
 

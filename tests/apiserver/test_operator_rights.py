@@ -12,7 +12,7 @@ import pytest
 import yaml
 from batchgrowth import names
 from batchgrowth_operator.api.client import KINDS
-from batchgrowth_operator.children.scheduler import DASK_FINALIZER, RELEASED_AFTER_SECONDS
+from batchgrowth_operator.children.dask_cluster import DASK_FINALIZER, RELEASED_AFTER_SECONDS
 from operator_account import ACCOUNT, HOME, grant, rendered, token_kubeconfig
 from operator_field import CLUSTER, JOB, KEPT, PATIENCE_SECONDS, ROOT, TRAINER, WORKERS, Field, live, until
 

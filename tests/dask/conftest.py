@@ -23,7 +23,7 @@ from batchgrowth.manifest.reading import load_manifest
 from batchgrowth.plan import make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_operator.certificates import renewed
-from batchgrowth_operator.children.scheduler import RELOADS
+from batchgrowth_operator.children.dask_cluster import RELOADS
 from batchgrowth_trainer.exchange import connections
 from batchgrowth_trainer.training import Options, train
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth.contract.figures import ExchangeFigures
+from batchgrowth.contract.metrics import ExchangeFigures
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.position import Position
 from batchgrowth_trainer.record.history import HistoryRow

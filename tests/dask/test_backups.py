@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth.contract.figures import ExchangeFigures
+from batchgrowth.contract.metrics import ExchangeFigures
 from batchgrowth.errors import Interrupted
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.position import Position
-from batchgrowth_trainer.pool import hung
+from batchgrowth_trainer.pool import membership
 from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.sinks.events import Event, Note, Recovered
 from batchgrowth_trainer.training import Options, train
@@ -169,13 +169,13 @@ def test_a_slow_worker_whose_task_never_ends_is_restarted(
     digits_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the others train on; the run is stopped once that has happened."""
-    monkeypatch.setattr(hung, "STUCK_SECONDS", 1.0)
+    monkeypatch.setattr(membership, "STUCK_SECONDS", 1.0)
     constant = "batch={initial: 64, maximum: 64, shard: 32, growth: {type: Constant}}"
     job = sleeping(digits_job, tmp_path, "wakes: 'False'", "epochs=2000", constant)
     watch = Watch(tmp_path, make_plan(job.spec).updates)
 
     def restarted() -> bool:
-        return any(hung.STUCK in note for note in watch.notes) and watch.sizes[2] > 0
+        return any(membership.STUCK in note for note in watch.notes) and watch.sizes[2] > 0
 
     with pytest.raises(Interrupted):
         train(job, options(tmp_path, 2), [watch], restarted)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from batchgrowth.errors import DataError, WorkloadError
-from batchgrowth_trainer.pool import hung
+from batchgrowth_trainer.pool import membership
 from batchgrowth_trainer.sinks.events import Event, Recovered
 from batchgrowth_trainer.training import Options, train
 
@@ -63,7 +63,7 @@ def test_a_worker_whose_thread_hangs_is_replaced(
     digits_job: Any, tmp_path: Path, expected: str, exchange: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It answers whether it lives, since its event loop turns; but the others have long given up the update."""
-    monkeypatch.setattr(hung, "STUCK_SECONDS", 1.0)
+    monkeypatch.setattr(membership, "STUCK_SECONDS", 1.0)
     summary, _ = trained(digits_job, tmp_path, "hang", 1, 2, f"exchange.type={exchange}", "exchange.timeoutSeconds=2")
     assert summary["weightsSha256"] == expected
     assert summary["recoveries"] >= 1

@@ -88,7 +88,7 @@ def test_pods_take_their_settings_from_the_environment(
     pods.terminated(worker)
     _, of_worker, of_trainer = (path.read_text() for path in sorted(pods.folder.glob("*.txt")))
     assert WORKER_STARTS in " ".join(record["message"] for record in objects(of_worker))
-    assert {"distributed.client", "batchgrowth_trainer.sinks.log"} <= {one["logger"] for one in objects(of_trainer)}
+    assert {"distributed.client", "batchgrowth_trainer.sinks.events"} <= {one["logger"] for one in objects(of_trainer)}
 
 
 HAPPENED = {

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth_trainer.worker.own_certificate import OwnCertificate, own_certificate
+from batchgrowth_trainer.worker.greeted import OwnCertificate, own_certificate
 from distributed.comm import CommClosedError, connect
 from distributed.security import Security
 

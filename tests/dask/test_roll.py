@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from batchgrowth_trainer.pool import hung
+from batchgrowth_trainer.pool import membership
 from batchgrowth_trainer.pool.membership import Event
 from batchgrowth_trainer.pool.worker_pool import WorkerPool
 from batchgrowth_trainer.worker import service
@@ -113,7 +113,7 @@ def test_a_worker_without_a_nanny_that_is_not_ready_again_is_ended(
     """Its event loop answers, so nothing else would end its process."""
     ended, loop = list[str](), cluster.loop.asyncio_loop
     monkeypatch.setattr(service, "end_when", lambda _over, _code, why: ended.append(why))  # it would end this process
-    monkeypatch.setattr(hung, "RESTART_SECONDS", 0.2)
+    monkeypatch.setattr(membership, "RESTART_SECONDS", 0.2)
     here = asyncio.run_coroutine_threadsafe(worker(cluster, 0), loop).result(timeout=60)
     with Client(cluster.scheduler_address, set_as_default=False) as client:
         pool = pool_of(client)

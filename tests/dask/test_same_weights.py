@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth.contract.figures import ExchangeFigures
+from batchgrowth.contract.metrics import ExchangeFigures
 from batchgrowth.manifest.reading import load_manifest, read_manifest
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.position import Position

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 from batchgrowth.errors import BatchGrowthError
-from batchgrowth_trainer.pool import calls, hung
+from batchgrowth_trainer.pool import calls, membership
 from batchgrowth_trainer.pool.calls import Calls
-from batchgrowth_trainer.pool.hung import WorkerRestarts
-from batchgrowth_trainer.pool.membership import Ended, Ready
+from batchgrowth_trainer.pool.membership import Ended, Ready, WorkerRestarts
 from batchgrowth_trainer.pool.worker_pool import WorkerPool
 from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.worker import service
@@ -142,7 +141,7 @@ def test_only_registered_workers_that_do_not_answer_are_restarted(
         return dict.fromkeys(workers, True)
 
     client._run, tried = run, threading.Event()
-    monkeypatch.setattr(hung, "SHORTEST_SECONDS", 0.5)
+    monkeypatch.setattr(membership, "SHORTEST_SECONDS", 0.5)
     monkeypatch.setattr(calls, "_RETRY_SECONDS", 0.01)
     pool, notes, restarted = WorkerPool(client, "run", small_job().spec, ()), list[str](), list[str]()
     saved = list[set[str]]()
@@ -227,7 +226,7 @@ def test_only_a_worker_that_no_nanny_restarts_and_that_stays_away_is_ended(
         assert (service.give_up, "ignore") == (function, on_error)
         called.extend(workers)
 
-    monkeypatch.setattr(hung, "RESTART_SECONDS", 0.01)
+    monkeypatch.setattr(membership, "RESTART_SECONDS", 0.01)
     client = SimpleNamespace(_restart_workers=restart_workers, _run=run)
     asyncio.run(WorkerRestarts(client, back.__contains__).restart("a"))  # type: ignore[arg-type]
     assert ended == called
@@ -253,7 +252,7 @@ def test_a_worker_that_came_back_and_is_silent_again_gets_the_whole_time_again(m
         await asyncio.gather(first, both.restart("a"))
         return began
 
-    monkeypatch.setattr(hung, "RESTART_SECONDS", 1.0)
+    monkeypatch.setattr(membership, "RESTART_SECONDS", 1.0)
     began = asyncio.run(twice())
     assert called == ["a"]
     assert times[0] - began >= 0.99

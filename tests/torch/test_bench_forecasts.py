@@ -1,7 +1,7 @@
 """What `python -m bench.forecasts` trains, and how it judges a run."""
 
 import pytest
-from batchgrowth.forecast.outlook import Outlook
+from batchgrowth.forecast.course_time import Outlook
 from batchgrowth.forecast.step_time import Estimated
 from batchgrowth.plan import make_plan
 from batchgrowth_trainer.record.history import HistoryRow

@@ -10,7 +10,7 @@ import torch
 from batchgrowth.growth_decisions import Course, Measured
 from batchgrowth.plan import BatchDecision, Step
 from batchgrowth.shards import lay_out
-from batchgrowth_trainer.exchange.reduction import add_up
+from batchgrowth_trainer.exchange.all_reduce import add_up
 from batchgrowth_trainer.workload import Workload
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset

@@ -8,7 +8,7 @@ import pytest
 import torch
 from batchgrowth.errors import CheckpointError, DataError, Interrupted
 from batchgrowth.manifest.reading import load_manifest
-from batchgrowth_trainer.initial_weights import begin_with, digest, read_weights
+from batchgrowth_trainer.building import begin_with, digest, read_weights
 from batchgrowth_trainer.training import Options, train
 from safetensors.torch import save_file
 from torch import nn

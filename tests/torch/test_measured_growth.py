@@ -16,11 +16,11 @@ from batchgrowth.plan import MOST_DECISIONS, BatchDecision, make_plan
 from batchgrowth.position import Position
 from batchgrowth.shards import lay_out
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth_trainer.exchange.reduction import add_up
+from batchgrowth_trainer.exchange.all_reduce import add_up
 from batchgrowth_trainer.record.decided import decisions_in
 from batchgrowth_trainer.record.runs import decisions_of, declared_manifest, recorded_course
 from batchgrowth_trainer.replica.data import example_order
-from batchgrowth_trainer.replica.growth_state import GrowthState, Stopwatch
+from batchgrowth_trainer.replica.decisions import GrowthState, Stopwatch
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.training import Options, train
 from safetensors.torch import load_file

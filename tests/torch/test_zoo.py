@@ -16,13 +16,13 @@ from batchgrowth.plan import Step
 from batchgrowth.shards import lay_out, shard_bounds
 from batchgrowth.spec import BatchGrowthJob, JobSpec
 from batchgrowth_trainer.building import build_replica, build_workload
-from batchgrowth_trainer.exchange.reduction import add_up
+from batchgrowth_trainer.exchange.all_reduce import add_up
 from batchgrowth_trainer.exchange.strategy import prepare_exchange
 from batchgrowth_trainer.record.snapshot import weights_sha256
 from batchgrowth_trainer.replica.data import read
 from batchgrowth_trainer.replica.evaluation import computed
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.seeds import seed_generators, shard_seed
+from batchgrowth_trainer.replica.reproducible import seed_generators, shard_seed
 from batchgrowth_trainer.workload import Workload, predict
 from torch import Tensor, nn
 

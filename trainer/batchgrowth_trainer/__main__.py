@@ -9,7 +9,7 @@ without a handler.
 
 from batchgrowth.errors import BatchGrowthError, Interrupted, PlanError
 
-from batchgrowth_trainer.worker.signals import exit_when_asked
+from batchgrowth_trainer.worker.exits import exit_when_asked
 
 if __name__ == "__main__":
     exit_when_asked(Interrupted.exit_code)
@@ -77,10 +77,9 @@ def main(
 
     from batchgrowth_trainer.pool.takeover import Fence
     from batchgrowth_trainer.record.output import make_folder
-    from batchgrowth_trainer.sinks.delivery import numbered, repeat, to_config_map, to_file
     from batchgrowth_trainer.sinks.display import make_display
     from batchgrowth_trainer.sinks.events import Note, Sinks, Stopped
-    from batchgrowth_trainer.sinks.report import Reporter
+    from batchgrowth_trainer.sinks.report import Reporter, numbered, repeat, to_config_map, to_file
     from batchgrowth_trainer.stopping import stoppable
     from batchgrowth_trainer.worker.logs import set_up_logs
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from batchgrowth.errors import BatchGrowthError, CheckpointError, DataError, Fault, SpecError
-from batchgrowth.manifest.choosing import Say
 from batchgrowth.manifest.keywords import job_of
-from batchgrowth.manifest.reading import load_manifest
+from batchgrowth.manifest.reading import Say, load_manifest
 from batchgrowth.notes import notes
 from batchgrowth.plan import make_plan
 from batchgrowth.schema import LARGEST_INT32
@@ -24,8 +23,7 @@ from batchgrowth.spec.job import LONGEST_JOB_NAME
 from torch import nn
 
 from batchgrowth_trainer import training
-from batchgrowth_trainer.building import trained_model
-from batchgrowth_trainer.initial_weights import with_digest
+from batchgrowth_trainer.building import trained_model, with_digest
 from batchgrowth_trainer.plots import plot_runs
 from batchgrowth_trainer.record.checkpoint import newest_whole
 from batchgrowth_trainer.record.functions import NAMED, changes, function_in, importable_name, is_function, packed
@@ -35,7 +33,7 @@ from batchgrowth_trainer.record.runs import JOB_FILE, RecordedRun, manifest_text
 from batchgrowth_trainer.record.storage import CHECKPOINTS
 from batchgrowth_trainer.record.summary import facts_of, read_summary
 from batchgrowth_trainer.record.workload_source import Origin
-from batchgrowth_trainer.replica.seeds import ALONE, untouched_randomness
+from batchgrowth_trainer.replica.reproducible import ALONE, untouched_randomness
 from batchgrowth_trainer.sinks.display import NotebookDisplay, make_display
 from batchgrowth_trainer.sinks.events import Event, Note, Sink, Sinks
 from batchgrowth_trainer.stopping import stoppable

@@ -18,8 +18,7 @@ from batchgrowth.errors import BatchGrowthError, DataError, WorkloadError
 from batchgrowth.manifest.reading import load_manifest
 from batchgrowth.notes import notes
 from batchgrowth.plan import Plan, make_plan
-from batchgrowth.probe.block import batch_block
-from batchgrowth.probe.sentences import branch_table, critical_sentence, heading, no_block, remedy
+from batchgrowth.probe.sentences import batch_block, branch_table, critical_sentence, heading, no_block, remedy
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth.streams import on_stderr, say
 from rich.console import Console
@@ -183,7 +182,7 @@ def probe(
     json_: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Find the critical batch of a run: branch from its newest checkpoint, with smaller and larger batches."""
-    from batchgrowth_trainer.probing.probe import probed, to_json
+    from batchgrowth_trainer.probing import probed, to_json
 
     share = tolerance / 100
     found = probed(
@@ -244,7 +243,7 @@ def paper(
     if ALL in experiments and not set(experiments) & set(TRAINED):
         console.print(f"{HOW_TO_TRAIN}\n", highlight=False)
     if output is not None:
-        from batchgrowth_trainer.paper.report import write_all
+        from batchgrowth_trainer.paper.experiment import write_all
 
         for path in write_all(results, output):
             console.print(str(path), highlight=False, soft_wrap=True)

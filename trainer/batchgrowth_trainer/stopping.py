@@ -1,7 +1,7 @@
 """How a user stops a run: the first Ctrl-C or SIGTERM lets it end after this update, the second at once.
 
 The driver's process acts on them. Its loop asks `stop_requested` before each update, and training.py then writes the
-checkpoint and raises Interrupted. (The processes of workers: worker/signals.py; evictions: worker/termination.py.)
+checkpoint and raises Interrupted. (The processes of workers: worker/exits.py; evictions: worker/termination.py.)
 """
 
 import os

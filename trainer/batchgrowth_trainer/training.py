@@ -19,28 +19,36 @@ from distributed import Client
 from prometheus_client import CollectorRegistry
 from safetensors.torch import save
 
-from batchgrowth_trainer.building import begin
+from batchgrowth_trainer.building import begin, with_digest
 from batchgrowth_trainer.drivers.run import RunState, Undo
 from batchgrowth_trainer.drivers.scaling import Join, JoinedCluster, Scaler, Scaling
-from batchgrowth_trainer.initial_weights import with_digest
 from batchgrowth_trainer.pool.connection import LoopWatch, SchedulerLost, closed_in_time, connection
 from batchgrowth_trainer.pool.local_cluster import LocalScaler, existing_left_alone, local_cluster
 from batchgrowth_trainer.pool.takeover import Fence, take_over_aside
 from batchgrowth_trainer.pool.worker_pool import WorkerPool
 from batchgrowth_trainer.record import storage
 from batchgrowth_trainer.record.checkpoint import Checkpoints, CheckpointStore, Saved
-from batchgrowth_trainer.record.decided import RECORD, STOP, course_of, decisions_in, judged_in
+from batchgrowth_trainer.record.decided import RECORD, STOP, ThisJob, course_of, decisions_in, judged_in
 from batchgrowth_trainer.record.functions import FUNCTION_FILE, function_in
 from batchgrowth_trainer.record.history import EVALUATIONS_FILE, GROWTH_FILE, HISTORY_FILE, History, HistoryRow
 from batchgrowth_trainer.record.output import BEST_FILE, WEIGHTS_FILE, OutputFolder
 from batchgrowth_trainer.record.runs import read_history
-from batchgrowth_trainer.record.same_job import ThisJob
 from batchgrowth_trainer.record.snapshot import Trained, weights_sha256
 from batchgrowth_trainer.record.storage import CHECKPOINTS, reported_as_checkpoint_error
 from batchgrowth_trainer.record.workload_source import ORIGIN_FILE, Origin
-from batchgrowth_trainer.replica.seeds import ALONE
-from batchgrowth_trainer.sinks.events import Finished, FoundFinished, Held, Note, Sink, Sinks, Started, Stopped
-from batchgrowth_trainer.sinks.log import Journal, LogLines
+from batchgrowth_trainer.replica.reproducible import ALONE
+from batchgrowth_trainer.sinks.events import (
+    Finished,
+    FoundFinished,
+    Held,
+    Journal,
+    LogLines,
+    Note,
+    Sink,
+    Sinks,
+    Started,
+    Stopped,
+)
 from batchgrowth_trainer.sinks.telemetry import Endpoint, Telemetry
 from batchgrowth_trainer.sinks.trackers.tracking import check_installed, tracking
 from batchgrowth_trainer.worker.addresses import host_towards, loopback

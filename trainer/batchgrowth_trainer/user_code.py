@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.data import IterableDataset
 
-from batchgrowth_trainer.passing import may_pass
 from batchgrowth_trainer.record import functions
 from batchgrowth_trainer.record.history import EVALUATION_HEADER
+from batchgrowth_trainer.record.storage import may_pass
 from batchgrowth_trainer.user_errors import (
     FAULTS,
     ReadFault,

@@ -7,7 +7,7 @@ without a handler.
 import gc
 import os
 
-from batchgrowth_trainer.worker.signals import exit_when_asked
+from batchgrowth_trainer.worker.exits import exit_when_asked
 
 exit_when_asked()
 

@@ -14,7 +14,7 @@ from batchgrowth_operator.api.cache import Key, Store, key_of
 from batchgrowth_operator.api.client import Api, Refused
 from batchgrowth_operator.api.events import EventPoster
 from batchgrowth_operator.api.leader import bounded
-from batchgrowth_operator.children.scheduler import DASK_FINALIZER
+from batchgrowth_operator.children.dask_cluster import DASK_FINALIZER
 from batchgrowth_operator.job.announcements import applied, changes, deleted, heading, status_refused
 from batchgrowth_operator.job.reconcile import Writes
 from batchgrowth_operator.seen.observed import (

@@ -32,8 +32,7 @@ from batchgrowth_operator.seen.observed import (
     is_pod_of,
 )
 from batchgrowth_operator.seen.problems import seconds_between_event_reads, unexplained
-from batchgrowth_operator.seen.report import mark_of, news_of, text_of
-from batchgrowth_operator.seen.silence import foreign_policies, needs_inquiry
+from batchgrowth_operator.seen.report import foreign_policies, mark_of, needs_inquiry, news_of, text_of
 from batchgrowth_operator.seen.trainer_pods import has_ended
 
 RESYNC_SECONDS = 600

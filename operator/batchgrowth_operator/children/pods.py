@@ -214,7 +214,7 @@ def dask_environment() -> list[dict[str, Any]]:
     and Dask's other settings.
 
     HOME is a path inside the container. A proxy in the environment needs no setting: Dask connects without HTTP, and
-    the trainer's requests to the API server go around it (the trainer's sinks/delivery.py).
+    the trainer's requests to the API server go around it (the trainer's sinks/report.py).
     """
     roles = ("SCHEDULER", "WORKER", "CLIENT")
     certificates = {f"DASK_DISTRIBUTED__COMM__TLS__{role}__CERT": f"{FILES}/tls/tls.crt" for role in roles}

@@ -24,7 +24,7 @@ from batchgrowth_operator.seen.observed import (
 )
 from batchgrowth_operator.seen.outcome import last_exit, num_retries
 from batchgrowth_operator.seen.problems import trainer_problem, unanswering
-from batchgrowth_operator.seen.silence import SILENT_AFTER_SECONDS, findings, is_silent, late_after_seconds, waits_long
+from batchgrowth_operator.seen.report import SILENT_AFTER_SECONDS, findings, is_silent, late_after_seconds, waits_long
 from batchgrowth_operator.seen.situation import Mode, Situation
 from batchgrowth_operator.seen.storage import class_of, size_of
 from batchgrowth_operator.seen.trainer_pods import is_between_pods, is_cut_off, is_replaceable, unreachable_pods

@@ -20,11 +20,10 @@ from batchgrowth_operator.children.config import (
     secrets,
     service_account,
 )
+from batchgrowth_operator.children.dask_cluster import dask_cluster, nudged_scheduler, worker_deployment
 from batchgrowth_operator.children.drift import matches_manifest
 from batchgrowth_operator.children.pods import has_other_inputs
-from batchgrowth_operator.children.scheduler import dask_cluster, nudged_scheduler
 from batchgrowth_operator.children.trainer import trainer_job
-from batchgrowth_operator.children.workers import worker_deployment
 from batchgrowth_operator.job.announcements import Event, events_between
 from batchgrowth_operator.job.contested import Contention, contention
 from batchgrowth_operator.job.status import is_progress_only, next_status, rejected_status, throttled
@@ -34,9 +33,14 @@ from batchgrowth_operator.seen.observed import Manifest, Observed, PutBack, Ref,
 from batchgrowth_operator.seen.outcome import num_retries, trainer_outcome
 from batchgrowth_operator.seen.problems import seconds_between_event_reads, trainer_problem, unexplained
 from batchgrowth_operator.seen.refused_objects import is_namespace_dying
-from batchgrowth_operator.seen.refused_or_removed import has_failed_by_nodes_alone, num_refused
 from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, situate
-from batchgrowth_operator.seen.trainer_pods import has_lost_trainer, is_between_pods, lingering_pods
+from batchgrowth_operator.seen.trainer_pods import (
+    has_failed_by_nodes_alone,
+    has_lost_trainer,
+    is_between_pods,
+    lingering_pods,
+    num_refused,
+)
 from batchgrowth_operator.settings import Defaults
 
 SHORTEST_LIFE_SECONDS = 30.0

@@ -4,8 +4,8 @@ Workers take time to start, so they are requested a lead time before the milesto
 are kept if a later stage needs them again soon, so that an unsteady pace does not make pods come and go. If later
 stages are only forecast, workers are kept for some start-up times after the last request.
 
-Here the number is computed, with the arithmetic of batchgrowth/contract/lead_time.py. children/workers.py puts it into
-the Deployment's manifest; job/reconcile.py compares that with the Deployment that is there, and api/apply.py
+Here the number is computed, with the arithmetic of batchgrowth/contract/lead_time.py. children/dask_cluster.py puts it
+into the Deployment's manifest; job/reconcile.py compares that with the Deployment that is there, and api/apply.py
 (`Writer._apply`) patches it, also after others have changed it. A pod that finds no node does not lower the number: the
 job trains with the workers that have joined, and job/conditions.py reports the problem that seen/problems.py finds.
 """
@@ -21,7 +21,7 @@ from batchgrowth.contract.status import WorkersStatus
 from batchgrowth.errors import PodLimitError
 from batchgrowth.manifest.pod_limits import pod_faults
 
-from batchgrowth_operator.children.workers import worker_template
+from batchgrowth_operator.children.dask_cluster import worker_template
 from batchgrowth_operator.seen.clock import seconds_since, timestamp_ms
 from batchgrowth_operator.seen.observed import WORKER, condition, condition_of
 from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, is_held

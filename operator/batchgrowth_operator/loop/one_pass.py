@@ -13,7 +13,7 @@ from batchgrowth_operator.api.apply import Outdated, Writer
 from batchgrowth_operator.api.cache import Key
 from batchgrowth_operator.api.client import Refused
 from batchgrowth_operator.api.observe import Observer
-from batchgrowth_operator.children.scheduler import seconds_to_release
+from batchgrowth_operator.children.dask_cluster import seconds_to_release
 from batchgrowth_operator.job.announcements import heading, taken_up
 from batchgrowth_operator.job.reconcile import reconcile
 from batchgrowth_operator.loop.metrics import OperatorMetrics

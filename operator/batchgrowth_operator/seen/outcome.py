@@ -28,14 +28,15 @@ from batchgrowth_operator.seen.observed import (
     truncated,
 )
 from batchgrowth_operator.seen.problems import remedy_of_image
-from batchgrowth_operator.seen.refused_or_removed import (
+from batchgrowth_operator.seen.trainer_pods import (
     FAILED,
     has_failed_by_nodes_alone,
     last_removal,
+    lingering_pods,
     num_refused,
+    pods_of_job,
     was_removed,
 )
-from batchgrowth_operator.seen.trainer_pods import lingering_pods, pods_of_job
 
 MOST_FRUITLESS_RETRIES = 10
 """Restarts after exit code 75 without a further update, after which the job has failed."""

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from batchgrowth.errors import Fault
 from batchgrowth.extend import ExchangeEntry
-from batchgrowth.idle import Faults, FinishedPlan
+from batchgrowth.registry import Faults, FinishedPlan
 from batchgrowth.schema import DecimalText, Model, Rule, decimal_rule
 
 # --- AllReduce: the workers add gradients among themselves, and each takes the step ---

@@ -12,9 +12,9 @@ from pydantic import Field
 
 from batchgrowth.errors import Fault
 from batchgrowth.extend import Coarser, GrowthEntry, ScheduleRule, Until, always_acts
-from batchgrowth.idle import Faults, FinishedPlan, growth_idle
 from batchgrowth.looks import LARGEST_BATCH
 from batchgrowth.position import Position
+from batchgrowth.registry import Faults, FinishedPlan, growth_idle
 from batchgrowth.schema import DecimalText, Model, Rule, decimal_rule
 
 # --- Constant: d = initial ---

@@ -6,8 +6,8 @@ What else the learning rate of an update depends on is in batchgrowth/learning_r
 from fractions import Fraction
 
 from batchgrowth.extend import RateEntry, always_acts, square_root
-from batchgrowth.idle import gain_idle
 from batchgrowth.looks import Signals, Windows
+from batchgrowth.registry import gain_idle
 from batchgrowth.schema import Rule
 
 # --- Constant: lr = lr0 ---

@@ -8,7 +8,7 @@ from pydantic import Field, StringConstraints
 
 from batchgrowth.errors import Fault
 from batchgrowth.extend import OptimizerEntry
-from batchgrowth.idle import Faults, FinishedPlan
+from batchgrowth.registry import Faults, FinishedPlan
 from batchgrowth.schema import ENTRYPOINT, DecimalText, Model, Rule, decimal_rule, module_rule
 
 WEIGHT_DECAY_AT_MOST_ONE = decimal_rule("weightDecay", most=1)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, StringConstraints, create_model
 
-from batchgrowth.contract.figures import ExchangeFigures
+from batchgrowth.contract.metrics import ExchangeFigures
 from batchgrowth.contract.progress import LONGEST_CAUSE, MOST_DIFFERING
 from batchgrowth.schema import Model
 

@@ -1,6 +1,6 @@
 """What a worker costs for an hour, from a file in the format of SkyPilot's catalogs.
 
-`offer_of` in options.py takes it from here (`--prices`), or from `--price-per-worker-hour`.
+`offer_of` in command.py takes it from here (`--prices`), or from `--price-per-worker-hour`.
 
 Such a file is a CSV with the columns InstanceType, AcceleratorCount, Price, SpotPrice and Region, and others that are
 not used here. A worker has one accelerator, so an instance with eight of them holds eight workers.

@@ -8,11 +8,18 @@ from pydantic import ValidationError
 from pydantic.alias_generators import to_snake
 
 from batchgrowth.errors import Fault, SpecError
-from batchgrowth.manifest.choosing import Say, choices_in, leaves, nobody, replace_blocks
-from batchgrowth.manifest.documents import Document, KeyPath, dotted
+from batchgrowth.manifest.documents import (
+    Document,
+    KeyPath,
+    decimal_text,
+    dotted,
+    job_schema,
+    plain_value,
+    schema_at,
+    whole_if_it_is,
+)
 from batchgrowth.manifest.faults import faults_of, validated
-from batchgrowth.manifest.job_schema import job_schema, schema_at
-from batchgrowth.manifest.scalars import decimal_text, plain_value, whole_if_it_is
+from batchgrowth.manifest.reading import Say, choices_in, leaves, nobody, replace_blocks
 from batchgrowth.schema import DECIMAL, Schema
 from batchgrowth.spec import API_VERSION, KIND, BatchGrowthJob
 

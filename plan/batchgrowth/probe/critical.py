@@ -1,15 +1,173 @@
-"""What the branches of a probe reached, and the critical batch that follows.
+"""The branches of a probe, updates from one position on with a quarter to four times the batch of the run, and the
+critical batch that follows from what they reach.
 
-The critical batch is the largest with which an example is worth as much as with smaller ones: the loss after the same
+All branches end after the same examples: with the last example of an epoch, or where each of them ends an update. The
+critical batch is the largest with which an example is worth as much as with smaller ones: the loss after the same
 examples exceeds that of the best smaller batch by no more than a tolerance (Merrill et al., 2025). The learning rate
 follows the batch by the job's rule, so it is the critical batch with this rule.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil, lcm
 from statistics import fmean, variance
 from typing import Any
+
+from batchgrowth.errors import Fault, PlanError, SpecError, counted
+from batchgrowth.learning_rate import rate_by_rule
+from batchgrowth.plan import Plan, Stage
+from batchgrowth.position import Epochs, Position
+from batchgrowth.spec import JobSpec
+
+FACTORS = (Fraction(1, 4), Fraction(1, 2), Fraction(1), Fraction(2), Fraction(4))
+"""The batches that are tried first, in batches of the run."""
+DEFAULT_UPDATES = 36
+"""The updates of a branch with the largest batch, unless a number of examples is given."""
+FEWEST_UPDATES = 8
+"""With fewer updates, a branch says little about its batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Where the branches begin and end; `examples` lie between."""
+
+    begin: Position
+    epoch: int
+    offset: int
+    examples: int
+
+    def has_ended(self, position: Position) -> bool:
+        """Return whether a branch that has come to `position` is at its end."""
+        return (position.epoch, position.offset) >= (self.epoch, self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """The batch sizes that a probe tries first, in order, and a line for each that it leaves out."""
+
+    of_run: int
+    tried: tuple[int, ...]
+    left_out: tuple[str, ...]
+
+
+def batches_at(plan: Plan, position: Position) -> Batches:
+    """Return the batch sizes to try at a position of the run's plan.
+
+    Raises SpecError if none is left beside that of the run.
+    """
+    batch = plan.stage_at(position.update).batch_size
+    tried = []
+    left_out = []
+    for factor in FACTORS:
+        size = batch * factor
+        reason = _why_not(size, plan)
+        if factor == 1 or not reason:
+            tried.append(int(size))
+        else:
+            left_out.append(f"a batch of {float(size):g} is left out: {reason}")
+    if len(tried) == 1:
+        given = f"{batch:,}, and nothing from a quarter to four times as many can be tried: {left_out[-1]}"
+        remedy = f"train with a batch of several shards of {plan.shard:,}, and below {plan.examples_per_epoch:,}"
+        raise SpecError([Fault("spec.batch", given, remedy)])
+    return Batches(batch, tuple(tried), tuple(left_out))
+
+
+def _why_not(size: Fraction, plan: Plan) -> str:
+    """Return why no branch can have this batch size; "" if one can."""
+    if size.denominator != 1:
+        return "it is no whole number"
+    if size > plan.examples_per_epoch:
+        return f"an epoch has {plan.examples_per_epoch:,} examples"
+    if size > plan.shard and size % plan.shard:
+        return f"it is no whole number of shards of {plan.shard:,}"
+    return ""
+
+
+def between(lower: int, upper: int, plan: Plan) -> int | None:
+    """Return the batch size halfway between two that were tried; None if no branch can have it."""
+    size = Fraction(lower + upper, 2)
+    if lower * 2 != upper or _why_not(size, plan):
+        return None
+    return int(size)
+
+
+def stretch_from(plan: Plan, position: Position, batches: Batches, asked: int | None) -> Stretch:
+    """Return where the branches end: after about `asked` examples, at the latest where the run's own batch changes.
+
+    Raises PlanError if too few examples are left until then.
+    """
+    stage = plan.stage_at(position.update)
+    limit = plan.position_at(stage.first_update + stage.updates)
+    left = _passed(plan, limit) - _passed(plan, position)
+    unit = _common_multiple(batches.tried, plan)
+    wanted = asked or DEFAULT_UPDATES * batches.tried[-1]
+    epoch, offset = _end(plan.examples_per_epoch, position, min(wanted, left), unit)
+    examples = epoch * plan.examples_per_epoch + offset - _passed(plan, position)
+    if not examples:
+        raise PlanError(_too_few(limit, asked, left, min(unit, plan.examples_per_epoch - position.offset)))
+    return Stretch(position, epoch, offset, examples)
+
+
+def _too_few(limit: Position, asked: int | None, left: int, needed: int) -> str:
+    if asked is not None and asked < needed <= left:
+        return f"--examples: {asked:,}; give {needed:,} or more, after which all branches end an update"
+    return (
+        f"{counted(left, 'example')} are left until the run's own batch changes, after update {limit.update:,}, and a "
+        f"probe needs {needed:,}; probe an earlier checkpoint, or one after the change"
+    )
+
+
+def _passed(plan: Plan, position: Position) -> int:
+    return position.epoch * plan.examples_per_epoch + position.offset
+
+
+def _common_multiple(sizes: Sequence[int], plan: Plan) -> int:
+    """Return the examples after which each branch has ended an update, also one that is tried between two others."""
+    later = (between(size, 2 * size, plan) for size in sizes)
+    return lcm(*sizes, *(size for size in later if size is not None))
+
+
+def _end(per_epoch: int, position: Position, examples: int, unit: int) -> tuple[int, int]:
+    """Return the last common end of all branches, as epoch and offset, at most `examples` after a position.
+
+    All branches end an update with each epoch, so their common ends are counted from there, or from the position.
+    """
+    rest = per_epoch - position.offset
+    if examples < rest:
+        return position.epoch, position.offset + examples // unit * unit
+    epochs, part = divmod(examples - rest, per_epoch)
+    return position.epoch + 1 + epochs, part // unit * unit
+
+
+def branch_plan(spec: JobSpec, plan: Plan, position: Position, batch_size: int) -> Plan:
+    """Return the plan of a branch: one stage, from a position of the run's plan to its end.
+
+    The learning rate is the one that the job's rule gives this batch. With the batch of the run, the updates are the
+    run's own until its batch changes.
+    """
+    stage = plan.stage_at(position.update)
+    wanted = ceil(stage.wanted * Fraction(batch_size, stage.batch_size))
+    rate = rate_by_rule(spec.learning_rate, spec.batch.initial, wanted, batch_size)
+    per_epoch = plan.examples_per_epoch
+    end = Epochs(per_epoch, plan.epochs).to_epoch(position, batch_size, plan.epochs)
+    branch = Stage(
+        index=stage.index,
+        first_update=position.update,
+        updates=end.update - position.update,
+        epoch_from=position.epoch + Fraction(position.offset, per_epoch),
+        epoch_to=Fraction(plan.epochs),
+        wanted=wanted,
+        batch_size=batch_size,
+        rate=rate,
+        learning_rate=float(rate * plan.schedule.factor(position.epoch)),
+        learning_rate_to=float(rate * plan.schedule.factor(plan.epochs - 1)),
+        workers=stage.workers,
+        updates_per_epoch=-(-per_epoch // batch_size),
+    )
+    return replace(plan, stages=(branch,))
+
 
 CONFIDENCE = 2.0
 """The standard errors by which an interval extends to both sides."""

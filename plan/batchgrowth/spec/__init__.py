@@ -1,13 +1,15 @@
 """Everything a user may ask for, as frozen pydantic models; each field's sentence becomes the CRD's documentation."""
 
 from batchgrowth.schema import Model, Rule
-from batchgrowth.spec.checkpoint import Checkpoint, Restarts, Volume
 from batchgrowth.spec.job import (
     API_VERSION,
     KIND,
     BatchGrowthJob,
+    Checkpoint,
     JobSpec,
     Metadata,
+    Restarts,
+    Volume,
 )
 from batchgrowth.spec.mathematics import MATHEMATICS, UNWRITTEN, differences, mathematics
 from batchgrowth.spec.pods import PullSecret

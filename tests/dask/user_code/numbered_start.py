@@ -7,8 +7,7 @@ from batchgrowth.errors import BatchGrowthError
 from batchgrowth.manifest.reading import load_stored
 from batchgrowth_trainer.drivers.scaling import shards_of
 from batchgrowth_trainer.pool.takeover import Fence
-from batchgrowth_trainer.sinks.delivery import to_file
-from batchgrowth_trainer.sinks.report import Reporter
+from batchgrowth_trainer.sinks.report import Reporter, to_file
 from batchgrowth_trainer.training import Options, train
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from batchgrowth.errors import SpecError
-from batchgrowth.manifest.job_schema import job_schema
+from batchgrowth.manifest.documents import job_schema
 from batchgrowth.manifest.keywords import _as_manifest, job_of
 from batchgrowth.manifest.reading import read_manifest
 from pydantic.alias_generators import to_snake

@@ -11,11 +11,10 @@ import yaml
 from batchgrowth.cli import check_pods
 from batchgrowth.errors import PlanError, SpecError
 from batchgrowth.manifest.crd import openapi_schema
-from batchgrowth.manifest.documents import read_document
-from batchgrowth.manifest.guesses import meant
+from batchgrowth.manifest.documents import ManifestLoader, read_document
+from batchgrowth.manifest.faults import meant
 from batchgrowth.manifest.pod_limits import PodSecurity
 from batchgrowth.manifest.reading import read_manifest
-from batchgrowth.manifest.scalars import ManifestLoader
 from batchgrowth.plan import make_plan
 from batchgrowth.schema import WORDS
 from language import written

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 import yaml
 from batchgrowth.errors import SpecError
-from batchgrowth.manifest.documents import read_document
+from batchgrowth.manifest.documents import as_yaml, read_document
 from batchgrowth.manifest.keywords import job_of
 from batchgrowth.manifest.reading import read_manifest
-from batchgrowth.manifest.scalars import as_yaml
 from batchgrowth.plan import make_plan
 from batchgrowth.spec import differences, mathematics
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 import pytest
-from batchgrowth.contract.figures import ExchangeFigures
-from batchgrowth.spot_check_verdicts import SpotCheckVerdict, verdict_of
+from batchgrowth.contract.metrics import ExchangeFigures
+from batchgrowth_trainer.exchange.spot_check import SpotCheckVerdict, verdict_of
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ import batchgrowth
 import pytest
 from batchgrowth import JobStatus, Progress, names
 from batchgrowth.contract import status
-from batchgrowth.contract.figures import ExchangeFigures
-from batchgrowth.contract.metrics import BY_NAME, METRICS
+from batchgrowth.contract.metrics import BY_NAME, METRICS, ExchangeFigures
 from batchgrowth.contract.progress import WentBack
 from batchgrowth.contract.status import CONDITIONS, REASONS
 from batchgrowth.expected_batch import ExpectedBatch

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from batchgrowth.contract.figures import ExchangeFigures
+from batchgrowth.contract.metrics import ExchangeFigures
 from batchgrowth.errors import WorkloadError
 from batchgrowth.plan import Step
 from batchgrowth_trainer.building import build_replica

@@ -11,7 +11,7 @@ from batchgrowth_trainer.drivers.stragglers import (
     Gathering,
     Stragglers,
 )
-from batchgrowth_trainer.pool import hung
+from batchgrowth_trainer.pool import membership
 from batchgrowth_trainer.pool.membership import Ended
 from batchgrowth_trainer.user_errors import DeviceFault
 from batchgrowth_trainer.worker.messages import Left
@@ -395,9 +395,9 @@ def test_a_late_worker_that_hangs_is_restarted(update: Update, late: Stragglers,
     pool.overdue = {"c"}
     late.watch()
     assert pool.done[-1] == ("does not answer", "c")
-    update.clock.now += hung.STUCK_SECONDS - 2
+    update.clock.now += membership.STUCK_SECONDS - 2
     late.watch()
-    assert (hung.STUCK, "c") not in pool.done
+    assert (membership.STUCK, "c") not in pool.done
     update.clock.now += 2
     late.watch()
-    assert (hung.STUCK, "c") == pool.done[-1]
+    assert (membership.STUCK, "c") == pool.done[-1]

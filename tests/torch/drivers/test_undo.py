@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from batchgrowth.contract.figures import ExchangeFigures
+from batchgrowth.contract.metrics import ExchangeFigures
 from batchgrowth.errors import ClusterError, WorkloadError
 from batchgrowth.growth_decisions import Course
 from batchgrowth.position import Position

@@ -9,9 +9,9 @@ from batchgrowth.shards import lay_out
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.drivers.single_process import only_one
 from batchgrowth_trainer.exchange import compression as module
+from batchgrowth_trainer.exchange.all_reduce import Reduction
 from batchgrowth_trainer.exchange.compression import BLOCK, BFloat16, Coding, Int8, compression_in
 from batchgrowth_trainer.exchange.group import LoneGroup
-from batchgrowth_trainer.exchange.reduction import Reduction
 from hypothesis import example, given
 from hypothesis import strategies as st
 from threads import Fake, bytes_by_member, together

@@ -8,7 +8,7 @@ from batchgrowth.errors import WorkloadError
 from batchgrowth_trainer.building import build_replica
 from batchgrowth_trainer.exchange import all_reduce
 from batchgrowth_trainer.exchange.all_reduce import AllReduce
-from batchgrowth_trainer.exchange.foreign_trial import try_exchange
+from batchgrowth_trainer.exchange.strategy import try_exchange
 from batchgrowth_trainer.replica.data import Reader
 from small import net
 

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import torch
 from batchgrowth.shards import lay_out, tree_sum
+from batchgrowth_trainer.exchange.all_reduce import Reduction
 from batchgrowth_trainer.exchange.connections import (
     LARGEST_MESH,
     TOKEN_BYTES,
@@ -15,7 +16,6 @@ from batchgrowth_trainer.exchange.connections import (
     rows_for,
 )
 from batchgrowth_trainer.exchange.group import TcpGroup
-from batchgrowth_trainer.exchange.reduction import Reduction
 from torch import Tensor
 
 MEMBERS = 3 * LARGEST_MESH + 8

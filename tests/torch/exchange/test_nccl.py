@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 from batchgrowth_trainer.exchange import group
+from batchgrowth_trainer.exchange.all_reduce import Reduction
 from batchgrowth_trainer.exchange.connections import RankAssignment
 from batchgrowth_trainer.exchange.group import NcclGroup, spread_state, swap_with_all
-from batchgrowth_trainer.exchange.reduction import Reduction
 from torch import Tensor
 
 # fmt: off

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import pytest
 import torch
 from batchgrowth.shards import lay_out, subtrees
-from batchgrowth_trainer.exchange import reduction
+from batchgrowth_trainer.exchange import all_reduce
+from batchgrowth_trainer.exchange.all_reduce import Reduction, add_up
 from batchgrowth_trainer.exchange.connections import grid_of, rows_for
 from batchgrowth_trainer.exchange.group import LoneGroup, PeerLost, spread_state, swap_with_all
-from batchgrowth_trainer.exchange.reduction import Reduction, add_up
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from threads import Fake, bytes_by_member, together
@@ -46,7 +46,7 @@ def reduced(
 @pytest.fixture(params=[0, 32, 1 << 30], ids=["sliced", "some slices", "straight"])
 def short_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """What counts as short, in place of 64 KiB."""
-    monkeypatch.setattr(reduction, "SHORT_BYTES", request.param)
+    monkeypatch.setattr(all_reduce, "SHORT_BYTES", request.param)
     return request.param  # type: ignore[no-any-return]
 
 

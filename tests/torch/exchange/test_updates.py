@@ -11,9 +11,9 @@ import pytest
 import torch
 from batchgrowth.shards import lay_out, tree_sum
 from batchgrowth_trainer.exchange import connections
+from batchgrowth_trainer.exchange.all_reduce import Reduction
 from batchgrowth_trainer.exchange.connections import Encryption, Listener, RankAssignment, assign_ranks
 from batchgrowth_trainer.exchange.group import PeerLost, TcpGroup, spread_state, swap_with_all
-from batchgrowth_trainer.exchange.reduction import Reduction
 from distributed.security import Security
 from torch import Tensor
 

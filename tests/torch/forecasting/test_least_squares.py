@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from batchgrowth_trainer.forecasting.least_squares import nonnegative
+from batchgrowth_trainer.forecasting.fitting import nonnegative
 from scipy.optimize import nnls
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from batchgrowth.forecast.outlook import NOTHING_LEFT, Outlook
+from batchgrowth.forecast.course_time import NOTHING_LEFT, Outlook
 from batchgrowth.forecast.step_time import StepTime
 from batchgrowth.plan import Plan, Stage, make_plan
 from batchgrowth_trainer.forecasting.fitting import BLOCKS

@@ -12,11 +12,11 @@ from batchgrowth.forecast.networks import named, read_constants
 from batchgrowth.forecast.sentences import Questions, forecasted
 from batchgrowth.manifest.reading import load_manifest
 from batchgrowth.plan import make_plan
+from batchgrowth_trainer.paper.experiment import write_all
 from batchgrowth_trainer.paper.experiments import EXPERIMENTS, made
 from batchgrowth_trainer.paper.figures import diversity
 from batchgrowth_trainer.paper.published import SCHEDULES
-from batchgrowth_trainer.paper.report import write_all
-from batchgrowth_trainer.plots.forecasted import plot_forecast
+from batchgrowth_trainer.plots.planned import plot_forecast
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "forecast.md").read_text(encoding="utf-8")

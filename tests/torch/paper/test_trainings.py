@@ -9,9 +9,9 @@ import pytest
 from batchgrowth import cli
 from batchgrowth.errors import DataError, SpecError
 from batchgrowth_trainer.paper import trainings
+from batchgrowth_trainer.paper.experiment import write_all
 from batchgrowth_trainer.paper.experiments import EXPERIMENTS, TRAINED, made
 from batchgrowth_trainer.paper.published import SCHEDULES
-from batchgrowth_trainer.paper.report import write_all
 from batchgrowth_trainer.paper.trained_figures import FROM_RUNS, accuracy, updates_at
 from batchgrowth_trainer.paper.trainings import Comparison, SeedMean, cifar10, digits, seed_mean, trained
 from batchgrowth_trainer.record.history import EvaluationRow

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from batchgrowth.errors import SpecError
-from batchgrowth_trainer.pool.borrowed import Borrowed, BorrowedScaler
+from batchgrowth_trainer.pool.kept import Borrowed, BorrowedScaler
 
 
 class Cluster:

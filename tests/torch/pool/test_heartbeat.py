@@ -4,7 +4,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from batchgrowth_trainer.pool.hung import (
+from batchgrowth_trainer.pool.membership import (
     ALL_SILENT_SECONDS,
     MOST_SILENT_SECONDS,
     SHORTEST_SECONDS,

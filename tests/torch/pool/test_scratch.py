@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from batchgrowth_trainer.pool.scratch import OWNER_FILE, PREFIX, remove_abandoned, scratch_folder
+from batchgrowth_trainer.pool.local_cluster import OWNER_FILE, PREFIX, remove_abandoned, scratch_folder
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from multiprocessing import forkserver, util
 import dask
 import pytest
 from batchgrowth.errors import ClusterError
-from batchgrowth_trainer.pool import fork_server, settings
+from batchgrowth_trainer.pool import local_cluster
 
 IDLE = "distributed.scheduler.idle-timeout"
 
@@ -14,7 +14,7 @@ IDLE = "distributed.scheduler.idle-timeout"
 @pytest.mark.fault("T10")
 def test_dask_s_settings_are_its_defaults_and_ours() -> None:
     with dask.config.set({IDLE: "3s", "scheduler": "processes", "mine": {"a": 1}}):
-        with settings.dask_settings({"distributed.admin.tick.interval": "1s"}):
+        with local_cluster.dask_settings({"distributed.admin.tick.interval": "1s"}):
             assert dask.config.get(IDLE) is None
             assert dask.config.get("distributed.admin.tick.interval") == "1s"
             assert dask.config.get("scheduler", None) is None
@@ -39,7 +39,7 @@ def test_the_interpreter_of_workers_starts_without_the_user_s_settings(monkeypat
         started.append(util._args_from_interpreter_flags())
 
     monkeypatch.setattr(forkserver, "ensure_running", start)
-    fork_server.start_fork_server("a_module", {"PYTHONHASHSEED": "6640", "OMP_NUM_THREADS": "2"})
+    local_cluster.start_fork_server("a_module", {"PYTHONHASHSEED": "6640", "OMP_NUM_THREADS": "2"})
 
     own = {"PYTHONWARNINGS": None, "PYTHONHASHSEED": "6640", "PYTHONPATH": "mine", "DASK_SCHEDULER": None,
            "OMP_NUM_THREADS": "2", "MINE": "1"}  # fmt: skip
@@ -52,7 +52,7 @@ def test_the_interpreter_of_workers_starts_without_the_user_s_settings(monkeypat
 @pytest.mark.fault("T10")
 def test_flags_that_change_what_code_does_are_left_out() -> None:
     given = ["-OO", "-B", "-d", "-bb", "-s", "-Werror", "-X", "dev", "-X", "importtime", "-X", "utf8"]
-    assert settings.worker_flags(given) == ["-B", "-s", "-P"]
+    assert local_cluster.worker_flags(given) == ["-B", "-s", "-P"]
 
 
 def test_a_path_that_is_too_long_for_a_socket_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,4 +63,4 @@ def test_a_path_that_is_too_long_for_a_socket_ends_the_run(monkeypatch: pytest.M
 
     monkeypatch.setattr(forkserver, "ensure_running", start)
     with pytest.raises(ClusterError, match=r"AF_UNIX path too long.* set TMPDIR to a folder of your own"):
-        fork_server.start_fork_server("a_module", {})
+        local_cluster.start_fork_server("a_module", {})

@@ -13,11 +13,11 @@ import yaml
 from batchgrowth import cli
 from batchgrowth.errors import BatchGrowthError, CheckpointError, DataError, Interrupted, PlanError, SpecError
 from batchgrowth.manifest.reading import read_manifest
-from batchgrowth.probe.block import batch_block
+from batchgrowth.probe.sentences import batch_block
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.building import trained_replica
 from batchgrowth_trainer.drivers.run import RunState
-from batchgrowth_trainer.probing.probe import Probe, probed
+from batchgrowth_trainer.probing import Probe, probed
 from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.record.snapshot import weights_sha256
 from batchgrowth_trainer.training import Options, train

@@ -15,8 +15,7 @@ from batchgrowth_trainer.record.output import OutputFolder
 from batchgrowth_trainer.record.snapshot import Snapshot
 from batchgrowth_trainer.record.storage import replace_file
 from batchgrowth_trainer.record.summary import SUMMARY_FILE, read_summary
-from batchgrowth_trainer.sinks.events import Finished
-from batchgrowth_trainer.sinks.log import Journal
+from batchgrowth_trainer.sinks.events import Finished, Journal
 
 Plant = Callable[[Path], None]
 STORY = {"seconds": 0.0, "resizes": [], "recoveries": 0, "evaluated": 0}

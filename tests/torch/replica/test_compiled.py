@@ -11,9 +11,9 @@ import pytest
 import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth_trainer.building import build_workload
-from batchgrowth_trainer.replica import devices
-from batchgrowth_trainer.replica.devices import Compiled
+from batchgrowth_trainer.replica import reproducible
 from batchgrowth_trainer.replica.replica import Replica
+from batchgrowth_trainer.replica.reproducible import Compiled
 
 BUILD = """
 import sys
@@ -71,7 +71,7 @@ def test_each_size_is_traced_for_itself_and_too_many_are_an_error(
     small_job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """torch falls back to the interpreter after eight, with other bits in workers that have seen other sizes."""
-    monkeypatch.setattr(devices, "MOST_OTHER_REASONS", 8)
+    monkeypatch.setattr(reproducible, "MOST_OTHER_REASONS", 8)
     spec = small_job("compile=true").spec
     assert spec.shard == 4
     call = Compiled(lambda given: given * 2, spec, torch.device("cpu"))

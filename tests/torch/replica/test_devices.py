@@ -14,9 +14,9 @@ import pytest
 import torch
 from batchgrowth.contract.environment import worker_environment
 from batchgrowth.errors import WorkloadError
-from batchgrowth_trainer.replica import devices
+from batchgrowth_trainer.replica import reproducible
 from batchgrowth_trainer.replica.data import to_device
-from batchgrowth_trainer.replica.devices import make_device, prepare_process
+from batchgrowth_trainer.replica.reproducible import make_device, prepare_process
 from torch import Tensor
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
@@ -127,7 +127,7 @@ FAULTS_OF_UPDATES = """
 import resource, statistics, sys, threading
 import torch
 from batchgrowth.spec import JobSpec
-from batchgrowth_trainer.replica.devices import prepare_process
+from batchgrowth_trainer.replica.reproducible import prepare_process
 
 prepare_process(JobSpec.model_validate_json(sys.argv[1]))
 
@@ -174,9 +174,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.fault("G03")
 def test_compiled_code_is_kept_where_nobody_else_writes(cache: Path) -> None:
-    devices._keep_cache_private()
+    reproducible._keep_cache_private()
     assert stat.S_IMODE(cache.stat().st_mode) == 0o700
-    devices._keep_cache_private()
+    reproducible._keep_cache_private()
 
 
 @pytest.mark.fault("G03")
@@ -190,6 +190,6 @@ def test_compiled_code_of_others_is_refused(
         cache.mkdir()
         cache.chmod(0o777)
     with pytest.raises(WorkloadError, match=r"may write to it.* TORCHINDUCTOR_CACHE_DIR"):
-        devices._keep_cache_private()
+        reproducible._keep_cache_private()
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    devices._keep_cache_private()
+    reproducible._keep_cache_private()

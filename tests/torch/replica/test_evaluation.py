@@ -13,7 +13,7 @@ import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth.shards import lay_out
 from batchgrowth_trainer.drivers.single_process import only_one
-from batchgrowth_trainer.exchange.reduction import add_up
+from batchgrowth_trainer.exchange.all_reduce import add_up
 from batchgrowth_trainer.replica import evaluation
 from batchgrowth_trainer.replica.evaluation import computed, evaluate, gathered_row, node_sums, try_evaluation
 from batchgrowth_trainer.replica.replica import Replica

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import unreadable
 from batchgrowth.errors import DataError
-from batchgrowth_trainer.passing import may_pass
+from batchgrowth_trainer.record.storage import may_pass
 from batchgrowth_trainer.replica import data
 from batchgrowth_trainer.training import Options, train
 from batchgrowth_trainer.user_errors import ReadFault

@@ -11,7 +11,7 @@ import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth.plan import Step
 from batchgrowth.shards import lay_out, merge_order
-from batchgrowth_trainer.exchange.reduction import add_up
+from batchgrowth_trainer.exchange.all_reduce import add_up
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.workload import Workload
 from hypothesis import HealthCheck, given, settings

@@ -10,8 +10,7 @@ import pytest
 from batchgrowth.contract.progress import Progress
 from batchgrowth.errors import ClusterError, Interrupted, Superseded
 from batchgrowth.names import LAST_START, PROGRESS_KEY, START_KEY
-from batchgrowth_trainer.sinks.delivery import _Claims, numbered
-from batchgrowth_trainer.sinks.report import Reporter
+from batchgrowth_trainer.sinks.report import Reporter, _Claims, numbered
 
 
 class ConfigMap:

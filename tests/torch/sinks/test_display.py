@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from batchgrowth.contract.figures import ExchangeFigures
+from batchgrowth.contract.metrics import ExchangeFigures
 from batchgrowth.evaluations import BestEvaluation
 from batchgrowth.plan import Plan, Stage
 from batchgrowth.position import Position

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth.contract.figures import ExchangeFigures
+from batchgrowth.contract.metrics import ExchangeFigures
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.position import Position
 from batchgrowth_trainer.record.history import HistoryRow, ResizeRow
-from batchgrowth_trainer.sinks import log
-from batchgrowth_trainer.sinks.events import Finished, Note, Recovered, Started, Stopped
-from batchgrowth_trainer.sinks.log import Journal
+from batchgrowth_trainer.sinks import events
+from batchgrowth_trainer.sinks.events import Finished, Journal, Note, Recovered, Started, Stopped
 
 Job = Callable[..., Any]
 
@@ -63,7 +62,7 @@ def test_what_happened_and_when(tmp_path: Path, plan: Plan) -> None:
 
 
 def test_what_a_full_disk_does_not_take_is_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(events, "_RETRY_SECONDS", 0.0)
     written, folder = Journal(tmp_path / "away"), tmp_path / "away"
 
     written.handle(Note("first"))
@@ -74,7 +73,7 @@ def test_what_a_full_disk_does_not_take_is_written_later(tmp_path: Path, monkeyp
 
 
 def test_a_disk_that_takes_half_a_line_leaves_none_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(events, "_RETRY_SECONDS", 0.0)
     written = Journal(tmp_path)
 
     written.handle(Note("first"))
@@ -91,7 +90,7 @@ def test_a_disk_that_takes_half_a_line_leaves_none_of_it(tmp_path: Path, monkeyp
 
 
 def test_the_file_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "LONGEST_BYTES", 1000)
+    monkeypatch.setattr(events, "LONGEST_BYTES", 1000)
     written = Journal(tmp_path)
 
     for number in range(100):

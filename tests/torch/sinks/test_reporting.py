@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import trustme
-from batchgrowth.contract.figures import ExchangeFigures
+from batchgrowth.contract.metrics import ExchangeFigures
 from batchgrowth.contract.progress import LONGEST_CAUSE, LONGEST_PERIOD_SECONDS, MOST_DIFFERING, Progress, WentBack
 from batchgrowth.errors import CheckpointError, Interrupted, PlanError
 from batchgrowth.expected_batch import ExpectedBatch
@@ -29,7 +29,6 @@ from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.__main__ import checked_plan
 from batchgrowth_trainer.record.history import GrowthRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.sinks import report as sinks_report
-from batchgrowth_trainer.sinks.delivery import repeat, to_config_map, to_file
 from batchgrowth_trainer.sinks.events import (
     ArithmeticDiffers,
     Looked,
@@ -39,7 +38,7 @@ from batchgrowth_trainer.sinks.events import (
     Waiting,
     WorkersReady,
 )
-from batchgrowth_trainer.sinks.report import Reporter
+from batchgrowth_trainer.sinks.report import Reporter, repeat, to_config_map, to_file
 from batchgrowth_trainer.training import Options, train
 
 MakeJob = Callable[..., BatchGrowthJob]

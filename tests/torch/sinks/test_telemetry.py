@@ -7,11 +7,10 @@ import urllib.request
 from typing import Any
 
 import pytest
-from batchgrowth.contract.figures import ExchangeFigures
-from batchgrowth.contract.metrics import TRAINER
+from batchgrowth.contract.metrics import TRAINER, ExchangeFigures
 from batchgrowth.errors import PortError
 from batchgrowth.evaluations import BestEvaluation
-from batchgrowth.forecast.outlook import Outlook
+from batchgrowth.forecast.course_time import Outlook
 from batchgrowth.forecast.step_time import Estimated
 from batchgrowth.plan import make_plan
 from batchgrowth.position import Position

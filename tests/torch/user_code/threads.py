@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from batchgrowth.shards import lay_out
+from batchgrowth_trainer.exchange.all_reduce import Reduction
 from batchgrowth_trainer.exchange.connections import grid_of
-from batchgrowth_trainer.exchange.reduction import Reduction
 from torch import Tensor
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from batchgrowth_trainer.worker import service
-from batchgrowth_trainer.worker.own_certificate import own_certificate
+from batchgrowth_trainer.worker.greeted import own_certificate
 from distributed.security import Security
 
 

@@ -32,7 +32,7 @@ SIGNALLED = """
 import os, signal, sys
 from multiprocessing import forkserver, get_context, resource_tracker
 from batchgrowth_trainer.pool.local_cluster import PRELOADED
-from batchgrowth_trainer.pool.fork_server import start_fork_server
+from batchgrowth_trainer.pool.local_cluster import start_fork_server
 
 if __name__ == "__main__":
     start_fork_server(PRELOADED, {})

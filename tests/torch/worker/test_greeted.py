@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from batchgrowth_trainer.worker.own_certificate import OwnCertificate, own_certificate
+from batchgrowth_trainer.worker.greeted import OwnCertificate, own_certificate
 from distributed.comm import connect, listen
 from tornado.iostream import SSLIOStream
 

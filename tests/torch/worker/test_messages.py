@@ -7,7 +7,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from batchgrowth.contract.figures import ExchangeFigures
+from batchgrowth.contract.metrics import ExchangeFigures
 from batchgrowth.plan import BatchDecision
 from batchgrowth.position import Position
 from batchgrowth_trainer.pool.membership import membership_plugin

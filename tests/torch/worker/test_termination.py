@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from batchgrowth_operator.children import workers
+from batchgrowth_operator.children import dask_cluster
 from batchgrowth_trainer.worker import termination
 
 CODE = """
@@ -38,4 +38,4 @@ def test_a_thread_that_trains_on_does_not_abort_the_process() -> None:
 def test_a_worker_that_leaves_ends_before_the_kubelet_kills_it() -> None:
     """Even if its driver acknowledges at the last moment, never releases it, and Dask does not close in time."""
     longest = termination.ACKNOWLEDGE_SECONDS + termination.GRACE_SECONDS + termination.CLOSE_SECONDS
-    assert longest < workers.GRACE_SECONDS
+    assert longest < dask_cluster.GRACE_SECONDS

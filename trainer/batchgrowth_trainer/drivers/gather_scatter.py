@@ -16,19 +16,19 @@ from statistics import median
 
 import numpy as np
 import torch
-from batchgrowth.contract.figures import ExchangeFigures
+from batchgrowth.contract.metrics import ExchangeFigures
 from batchgrowth.contract.progress import TRAINER
 from batchgrowth.plan import Step
 from batchgrowth.shards import lay_out
-from batchgrowth.spot_check_verdicts import ANSWERS, verdict_of
 
 from batchgrowth_trainer.building import build_replica
 from batchgrowth_trainer.drivers.run import RunState, Undo
 from batchgrowth_trainer.drivers.scaling import Join, Scaling
 from batchgrowth_trainer.drivers.single_process import evaluate_if_due
 from batchgrowth_trainer.drivers.stragglers import Gathering, Stragglers
-from batchgrowth_trainer.exchange.reduction import add_up
+from batchgrowth_trainer.exchange.all_reduce import add_up
 from batchgrowth_trainer.exchange.spot_check import (
+    ANSWERS,
     Answer,
     accusation,
     answers_of,
@@ -38,16 +38,17 @@ from batchgrowth_trainer.exchange.spot_check import (
     is_check_due,
     is_checked,
     replaced,
+    verdict_of,
 )
-from batchgrowth_trainer.pool import hung
+from batchgrowth_trainer.pool import membership
 from batchgrowth_trainer.pool.arithmetics import STEPS
 from batchgrowth_trainer.pool.connection import SchedulerLost
 from batchgrowth_trainer.pool.membership import Event
 from batchgrowth_trainer.pool.worker_pool import WorkerPool
 from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.record.snapshot import PackedTensor, Trained, pack_all
+from batchgrowth_trainer.replica.decisions import Stopwatch
 from batchgrowth_trainer.replica.evaluation import trained_of
-from batchgrowth_trainer.replica.growth_state import Stopwatch
 from batchgrowth_trainer.replica.later import look_back_at_steps
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.worker import service
@@ -289,8 +290,8 @@ class GatherScatterDriver:
         if now - gathering.answered_at > patience:
             self._pool.restart_unresponsive([copy.worker for copy in gathering.under_way()], self._run.note)
             gathering.answered_at = time.monotonic()
-        if now - gathering.first_ended_at > patience + hung.STUCK_SECONDS:
-            self._pool.restart([copy.worker for copy in gathering.under_way()], self._run.note, hung.STUCK)
+        if now - gathering.first_ended_at > patience + membership.STUCK_SECONDS:
+            self._pool.restart([copy.worker for copy in gathering.under_way()], self._run.note, membership.STUCK)
             gathering.first_ended_at = math.inf
 
     def _recover(self, members: list[str], gathering: Gathering) -> None:

@@ -24,7 +24,7 @@ from batchgrowth_trainer.drivers.scaling import Join, Scaling
 from batchgrowth_trainer.exchange.connections import TOKEN_BYTES, assign_ranks
 from batchgrowth_trainer.exchange.group import Rendezvous
 from batchgrowth_trainer.exchange.spot_check import THE_STATE, Answer, Finding, accusation, replaced
-from batchgrowth_trainer.pool import hung
+from batchgrowth_trainer.pool import membership
 from batchgrowth_trainer.pool.calls import Asked, drop
 from batchgrowth_trainer.pool.connection import SchedulerLost
 from batchgrowth_trainer.pool.membership import Ended, Event
@@ -244,11 +244,11 @@ class GenerationsDriver:
 
     def _restart_stuck(self, generation: Generation) -> None:
         """Restart members that answer but whose thread hangs: their peers ended this generation long ago."""
-        if time.monotonic() - generation.cancelled_at > self._run.spec.patience_seconds + hung.STUCK_SECONDS:
+        if time.monotonic() - generation.cancelled_at > self._run.spec.patience_seconds + membership.STUCK_SECONDS:
             generation.cancelled_at = math.inf
             stuck = [member for member in generation.members if member not in generation.outcomes]
             self._save_remaining(generation)
-            self._pool.restart(stuck, self._run.note, hung.STUCK)
+            self._pool.restart(stuck, self._run.note, membership.STUCK)
 
     def _save_remaining(self, generation: Generation) -> None:
         """Save the newest state of the members that have ended, before hung members are restarted."""

@@ -23,9 +23,9 @@ from batchgrowth_trainer.drivers.scaling import Join
 from batchgrowth_trainer.drivers.single_process import Advance, train_here
 from batchgrowth_trainer.record.history import Committed, HistoryRow
 from batchgrowth_trainer.record.snapshot import Trained
-from batchgrowth_trainer.replica.devices import prepare_process
 from batchgrowth_trainer.replica.optimizers import FlatOptimizer
 from batchgrowth_trainer.replica.replica import Replica, undone_by_errors
+from batchgrowth_trainer.replica.reproducible import prepare_process
 
 _UPDATES = 16  # of each thread in a round
 _LOOK_SECONDS = 0.1  # between two looks whether a stop is requested

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from batchgrowth.contract.figures import ExchangeFigures
+from batchgrowth.contract.metrics import ExchangeFigures
 from batchgrowth.errors import BatchGrowthError, CheckpointError, ClusterError, Superseded
 from batchgrowth.evaluations import BestEvaluation, evaluation_due
 from batchgrowth.expected_batch import expected_batch_of, expected_plan

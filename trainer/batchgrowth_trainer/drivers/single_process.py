@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 
-from batchgrowth.contract.figures import ExchangeFigures
+from batchgrowth.contract.metrics import ExchangeFigures
 from batchgrowth.contract.progress import TRAINER
 from batchgrowth.looks import Timing
 from batchgrowth.plan import Step
@@ -20,8 +20,8 @@ from batchgrowth_trainer.exchange.strategy import Setting
 from batchgrowth_trainer.pool.arithmetics import SHARDS
 from batchgrowth_trainer.record.history import Committed, HistoryRow
 from batchgrowth_trainer.record.snapshot import Trained
+from batchgrowth_trainer.replica.decisions import Stopwatch
 from batchgrowth_trainer.replica.evaluation import judged, trained_of
-from batchgrowth_trainer.replica.growth_state import Stopwatch
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.user_errors import reported_as_device_fault
 

@@ -2,7 +2,7 @@
 
 `Gathering` follows the parts of one update and their backups, `Stragglers` the workers that were late, from update to
 update. `GatherScatterDriver._update` in gather_scatter.py asks both, and requests the backup. (A worker that does not
-answer at all: pool/hung.py.)
+answer at all: pool/membership.py.)
 """
 
 import math
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from batchgrowth_trainer.pool import hung
+from batchgrowth_trainer.pool import membership
 from batchgrowth_trainer.pool.calls import WorkerRequest
 from batchgrowth_trainer.pool.membership import Ended, Event
 from batchgrowth_trainer.pool.worker_pool import WorkerPool
@@ -191,7 +191,11 @@ class Stragglers:
     """
 
     def __init__(
-        self, pool: WorkerPool, note: hung.Note, patience_seconds: float, clock: Callable[[], float] = time.monotonic
+        self,
+        pool: WorkerPool,
+        note: membership.Note,
+        patience_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pool = pool
         self._note = note
@@ -258,6 +262,6 @@ class Stragglers:
             self._asked_at = now
             self._pool.ask_whether_alive(self._late)
         self._pool.restart(self._pool.hung(), self._note)
-        limit = self._patience + hung.STUCK_SECONDS
+        limit = self._patience + membership.STUCK_SECONDS
         stuck = [worker for worker, (_, since) in self._late.items() if now - since > limit]
-        self._pool.restart(stuck, self._note, hung.STUCK)
+        self._pool.restart(stuck, self._note, membership.STUCK)

@@ -30,8 +30,7 @@ from batchgrowth_trainer.estimators.examples import (
     labels_in,
     plain_label,
 )
-from batchgrowth_trainer.estimators.job import job_with
-from batchgrowth_trainer.estimators.parameters import NestedParameters
+from batchgrowth_trainer.estimators.job import NestedParameters, job_with
 from batchgrowth_trainer.estimators.workload import (
     Recipe,
     accuracy,

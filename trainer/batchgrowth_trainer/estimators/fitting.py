@@ -26,9 +26,8 @@ from batchgrowth_trainer import training
 from batchgrowth_trainer.api import InPython, process_as_it_was, reported_in_python, shell
 from batchgrowth_trainer.building import model_seed
 from batchgrowth_trainer.estimators.workload import Recipe
-from batchgrowth_trainer.pool.borrowed import Borrowed
-from batchgrowth_trainer.pool.kept import KEPT
-from batchgrowth_trainer.pool.scratch import scratch_folder
+from batchgrowth_trainer.pool.kept import KEPT, Borrowed
+from batchgrowth_trainer.pool.local_cluster import scratch_folder
 from batchgrowth_trainer.record.checkpoint import CheckpointStore, Saved, newest_whole, state_bytes
 from batchgrowth_trainer.record.decided import course_of
 from batchgrowth_trainer.record.functions import is_importable, lent, pickled
@@ -37,7 +36,7 @@ from batchgrowth_trainer.record.output import WEIGHTS_FILE, OutputFolder
 from batchgrowth_trainer.record.snapshot import Snapshot
 from batchgrowth_trainer.record.storage import CHECKPOINTS
 from batchgrowth_trainer.replica.flat import modules_of
-from batchgrowth_trainer.replica.seeds import ALONE, untouched_randomness
+from batchgrowth_trainer.replica.reproducible import ALONE, untouched_randomness
 from batchgrowth_trainer.replica.state_dict import load_exported
 from batchgrowth_trainer.sinks.display import NotebookDisplay, make_display
 from batchgrowth_trainer.sinks.events import Event, Note, Sink, Sinks

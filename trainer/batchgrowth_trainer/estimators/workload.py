@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from batchgrowth_trainer.estimators.examples import TrainingSet, first_inputs
-from batchgrowth_trainer.replica.copies import copied
+from batchgrowth_trainer.replica.modules import copied
 from batchgrowth_trainer.workload import Workload, correct, predict
 
 SIZES = ("n_features_in", "n_outputs")

@@ -15,8 +15,7 @@ import torch
 from batchgrowth.plan import Step, round_at
 from torch import Tensor
 
-from batchgrowth_trainer.exchange.all_reduce import AllReduce
-from batchgrowth_trainer.exchange.reduction import Reduction
+from batchgrowth_trainer.exchange.all_reduce import AllReduce, Reduction
 from batchgrowth_trainer.exchange.strategy import Round, Setting
 from batchgrowth_trainer.record.history import Committed
 from batchgrowth_trainer.replica.data import run_of

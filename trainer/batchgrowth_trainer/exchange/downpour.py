@@ -17,15 +17,15 @@ from queue import SimpleQueue
 from typing import Protocol, runtime_checkable
 
 import torch
-from batchgrowth.contract.figures import ExchangeFigures
+from batchgrowth.contract.metrics import ExchangeFigures
 from batchgrowth.plan import Step, round_at
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.group import Group, PeerLost
 from batchgrowth_trainer.exchange.logical_replicas import committed
 from batchgrowth_trainer.exchange.strategy import Round, Setting
-from batchgrowth_trainer.replica.devices import prepare_process
 from batchgrowth_trainer.replica.replica import undone_by_errors
+from batchgrowth_trainer.replica.reproducible import prepare_process
 
 _UPDATES = 16  # of each member in a round
 _TICK_SECONDS = 0.2  # between two checks that the generation is not over

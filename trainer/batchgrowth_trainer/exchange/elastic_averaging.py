@@ -4,8 +4,8 @@ import torch
 from batchgrowth.shards import subtrees, tree_sum
 from torch import Tensor
 
+from batchgrowth_trainer.exchange.all_reduce import Reduction
 from batchgrowth_trainer.exchange.logical_replicas import LogicalReplicas, State, register_copies
-from batchgrowth_trainer.exchange.reduction import Reduction
 from batchgrowth_trainer.exchange.strategy import Setting
 from batchgrowth_trainer.replica.replica import Replica
 

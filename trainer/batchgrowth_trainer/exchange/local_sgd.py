@@ -12,14 +12,13 @@ from math import sqrt
 
 import torch
 from batchgrowth.choices.exchanges import Outer
-from batchgrowth.contract.figures import ExchangeFigures
+from batchgrowth.contract.metrics import ExchangeFigures
 from batchgrowth.plan import Step, round_at
 from batchgrowth.shards import subtrees, tree_sum
 from torch import Tensor
 
-from batchgrowth_trainer.exchange.all_reduce import AllReduce
+from batchgrowth_trainer.exchange.all_reduce import AllReduce, Reduction
 from batchgrowth_trainer.exchange.logical_replicas import LocalUpdates, committed
-from batchgrowth_trainer.exchange.reduction import Reduction
 from batchgrowth_trainer.exchange.strategy import Round, Setting
 from batchgrowth_trainer.replica.replica import Replica
 

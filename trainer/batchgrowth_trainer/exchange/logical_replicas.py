@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain, islice
 
 import torch
-from batchgrowth.contract.figures import ExchangeFigures
+from batchgrowth.contract.metrics import ExchangeFigures
 from batchgrowth.plan import Step, rounds_from
 from batchgrowth.shards import lay_out, shard_bounds
 from torch import Tensor

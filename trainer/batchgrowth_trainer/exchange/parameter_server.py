@@ -15,11 +15,11 @@ from batchgrowth.errors import WorkloadError
 from batchgrowth.plan import Step
 from torch import Tensor
 
-from batchgrowth_trainer.exchange.reduction import Reduction, length_of
+from batchgrowth_trainer.exchange.all_reduce import Reduction, length_of
 from batchgrowth_trainer.exchange.strategy import Round, Setting
 from batchgrowth_trainer.record.history import Committed
 from batchgrowth_trainer.replica.data import run_of
-from batchgrowth_trainer.replica.growth_state import Stopwatch
+from batchgrowth_trainer.replica.decisions import Stopwatch
 from batchgrowth_trainer.replica.optimizers import FlatOptimizer
 from batchgrowth_trainer.replica.replica import Part, norms_of, undone_by_errors
 

@@ -2,20 +2,20 @@
 
 The answers of workers whose arithmetic is the same must be equal, bit for bit. So a difference shows a worker that
 computes wrongly (silent data corruption), or code that depends on something else than its inputs and its seed;
-batchgrowth/spot_check_verdicts.py says which, unless two workers contradict each other: drivers/generations.py then
-asks a third, the arbiter (`_wrong_by_arbiter`). It replaces the workers that are wrong, and training goes back.
-GatherScatter and SingleProcess check in their own drivers. The members compare their states as well, which shows a
-wrong step of the optimizer. The shards of an update are computed as ever, so no bit of the weights depends on a check.
+`verdict_of` says which, unless two workers contradict each other: drivers/generations.py then asks a third, the arbiter
+(`_wrong_by_arbiter`). It replaces the workers that are wrong, and training goes back. GatherScatter and SingleProcess
+check in their own drivers. The members compare their states as well, which shows a wrong step of the optimizer. The
+shards of an update are computed as ever, so no bit of the weights depends on a check.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth.plan import Step
 from batchgrowth.spec import JobSpec
-from batchgrowth.spot_check_verdicts import ANSWERS, ANSWERS_ALONE, verdict_of
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.group import swap_with_all
@@ -23,8 +23,54 @@ from batchgrowth_trainer.exchange.strategy import Setting
 from batchgrowth_trainer.replica.flat import Partial
 from batchgrowth_trainer.replica.later import look_back
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.seeds import draw_seed
+from batchgrowth_trainer.replica.reproducible import draw_seed
 from batchgrowth_trainer.user_errors import seen_at
+
+ANSWERS = 3
+"""How often each of several workers computes a shard if their first answers differ."""
+ANSWERS_ALONE = 5
+"""How often a worker without peers computes a shard if its first two answers differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpotCheckVerdict:
+    """Who is wrong: the workers at the places `wrong`; or the code, which has more than one answer, if `is_code`.
+
+    If `is_open`, workers contradict each other and no majority decides: one more worker must compute the shard.
+    """
+
+    wrong: tuple[int, ...] = ()
+    is_code: bool = False
+    is_open: bool = False
+
+    @property
+    def is_same(self) -> bool:
+        """Return whether all answers were the same."""
+        return not (self.wrong or self.is_code or self.is_open)
+
+
+def verdict_of(answers: Sequence[Sequence[Hashable]]) -> SpotCheckVerdict:
+    """Return who is wrong; `answers` has the answers of each worker to one question, all of the same number.
+
+    A faulty worker stands alone. If two workers contradict themselves, or three steady workers give three answers, the
+    code is at fault: it depends on something else than its inputs and its seed.
+    """
+    counts = Counter(answer for own in answers for answer in own)
+    total = counts.total()
+    if len(counts) == 1:
+        return SpotCheckVerdict()
+    [(commonest, times)] = counts.most_common(1)
+    fickle = [place for place, own in enumerate(answers) if len(set(own)) > 1]
+    steady = {own[0] for own in answers if len(set(own)) == 1}
+    is_slip = len(answers) == 1 and times == total - 1  # a machine errs once, code that draws seldom repeats itself
+    if len(fickle) > 1 or len(steady) > 2 or (len(answers) == 1 and not is_slip):
+        return SpotCheckVerdict(is_code=True)
+    if 2 * times > total:
+        return SpotCheckVerdict(tuple(place for place, own in enumerate(answers) if set(own) != {commonest}))
+    if fickle and len(steady) == 1:
+        return SpotCheckVerdict(tuple(fickle))
+    return SpotCheckVerdict(is_open=True)
+
 
 SHARDS_BETWEEN = 200
 """Shards that the busiest worker computes between two checks. A check costs it one more: half a percent of its time."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 
-from batchgrowth.forecast.outlook import NOTHING_LEFT, Outlook, RemainingTime, remaining_time
+from batchgrowth.forecast.course_time import NOTHING_LEFT, Outlook, RemainingTime, remaining_time
 from batchgrowth.plan import Plan, Stage
 
 from batchgrowth_trainer.forecasting.fitting import BLOCKS, WARM_UPDATES, Cell, constants_of

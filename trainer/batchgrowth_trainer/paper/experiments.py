@@ -6,8 +6,7 @@ from pathlib import Path
 from batchgrowth.errors import Fault, SpecError
 
 from batchgrowth_trainer.paper.experiment import Experiment
-from batchgrowth_trainer.paper.figures import FIGURES
-from batchgrowth_trainer.paper.tables import table1, table2
+from batchgrowth_trainer.paper.figures import FIGURES, table1, table2
 
 EXPERIMENTS: Mapping[str, Callable[[], Experiment]] = {
     "table1": table1,

@@ -1,6 +1,7 @@
-"""The figures that need no training: the illustration of Fig. 1, schedules, and the simulated wall-clock times.
+"""What needs no training: the illustration of Fig. 1, schedules, simulated wall-clock times, and Tables 1 and 2.
 
-One colour per schedule in all figures, as the paper has it.
+One colour per schedule in all figures, as the paper has it. The tables show updates, workers and minutes, the published
+ones beside ours.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from functools import partial
 from itertools import pairwise
 from math import cos, hypot, pi, sin
 
-from batchgrowth.forecast.course_time import elapsed
+from batchgrowth.forecast.course_time import elapsed, run_time
 from batchgrowth.forecast.networks import named
 from batchgrowth.forecast.step_time import Constants, StepTime
 from batchgrowth.plan import Plan
@@ -18,9 +19,17 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter
 
 from batchgrowth_trainer.paper.experiment import Cell, Experiment
-from batchgrowth_trainer.paper.published import EXAMPLES, NETWORKS, SCHEDULES, SLOTS, PublishedSchedule
-from batchgrowth_trainer.paper.published_curves import ACCURACY, AT_EPOCHS, LOSS
-from batchgrowth_trainer.paper.tables import minutes_of
+from batchgrowth_trainer.paper.published import (
+    ACCURACY,
+    AT_EPOCHS,
+    EXAMPLES,
+    LOSS,
+    NETWORKS,
+    SCHEDULES,
+    SLOTS,
+    TABLE1_MINUTES,
+    PublishedSchedule,
+)
 from batchgrowth_trainer.plots.figure import COLOURS, GREY
 from batchgrowth_trainer.plots.still import new_canvas, style
 
@@ -326,3 +335,74 @@ FIGURES: Mapping[str, Callable[[], Experiment]] = {
     "fig9": partial(by_time, "fig9", "high", ("accuracy", "loss")),
     "fig10": partial(by_time, "fig10", "centralized", ("accuracy", "loss")),
 }
+
+
+def table1() -> Experiment:
+    """Return the updates, the minutes under the centralized architecture and the largest number of workers."""
+    rows: list[tuple[Cell, ...]] = []
+    for schedule in SCHEDULES:
+        plan = schedule.plan()
+        published = TABLE1_MINUTES[schedule.name]
+        ours = simulated_minutes(schedule)["centralized"]
+        workers = max(stage.workers for stage in plan.stages)
+        rows.append(
+            (
+                schedule.name, schedule.updates, plan.updates, published, round(ours, 2), difference(ours, published),
+                schedule.workers, workers,
+            )
+        )  # fmt: skip
+    return Experiment(
+        name="table1",
+        title="Table 1: updates, training time and workers",
+        columns=(
+            "maximum batch", "updates, paper", "updates", "minutes, paper", "minutes", "difference",
+            "workers, paper", "workers",
+        ),
+        rows=tuple(rows),
+        remark="Updates and workers are those of the plan, and equal to the paper's. Minutes are simulated, as in the "
+        "paper: constants of a T4, and four workers computing at a time.",
+        shown=True,
+    )  # fmt: skip
+
+
+def table2() -> Experiment:
+    """Return the minutes under each network, as the paper simulated them, and with all workers computing at once."""
+    rows: list[tuple[Cell, ...]] = []
+    for schedule in SCHEDULES:
+        plan = schedule.plan()
+        for constants, published in zip(named("paper"), schedule.minutes, strict=True):
+            ours = minutes_of(plan, constants.with_slots(SLOTS))
+            at_once = minutes_of(plan, constants)
+            bare = minutes_of(plan, replace(constants, step=replace(constants.step, overhead=())))
+            rows.append(
+                (
+                    schedule.name, constants.label, published, round(ours, 1), difference(ours, published),
+                    round(at_once, 1), round(bare, 1),
+                )
+            )  # fmt: skip
+    return Experiment(
+        name="table2",
+        title="Table 2: minutes of training under three networks",
+        columns=("maximum batch", "network", "paper", "ours", "difference", "all at once", "no overhead"),
+        rows=tuple(rows),
+        remark='The paper\'s simulations computed the gradients of at most four workers at a time. "All at once" is '
+        'what as many workers as the plan asks for would take with the same overhead of Dask, and "no overhead" what '
+        "they would take without it.",
+        shown=True,
+    )
+
+
+def simulated_minutes(schedule: PublishedSchedule) -> Mapping[str, float]:
+    """Return the minutes that the paper's simulator gives a schedule, by network."""
+    plan = schedule.plan()
+    return {constants.label: minutes_of(plan, constants.with_slots(SLOTS)) for constants in named("paper")}
+
+
+def minutes_of(plan: Plan, constants: Constants) -> float:
+    """Return the minutes that the constants forecast for a plan."""
+    return run_time(plan, constants).seconds.value / 60
+
+
+def difference(ours: float, published: float) -> str:
+    """Return how far ours is from the published number: `+0.3%`."""
+    return f"{ours / published - 1:+.1%}"

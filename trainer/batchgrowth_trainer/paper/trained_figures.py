@@ -13,8 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from batchgrowth_trainer.paper.experiment import Cell, Experiment
 from batchgrowth_trainer.paper.figures import minutes_at
-from batchgrowth_trainer.paper.published import SLOTS
-from batchgrowth_trainer.paper.published_curves import ACCURACY, AT_EPOCHS, LOSS
+from batchgrowth_trainer.paper.published import ACCURACY, AT_EPOCHS, LOSS, SLOTS
 from batchgrowth_trainer.paper.trainings import Comparison, SeedMean, TrainedSchedule
 from batchgrowth_trainer.plots.still import new_canvas, style
 

@@ -1,35 +1,196 @@
-"""A Dask cluster on this machine: processes on the loopback interface, forked from one that has torch loaded."""
+"""A Dask cluster on this machine: processes on the loopback interface, forked from one that has torch loaded.
+
+It takes next to nothing from the user's settings of Dask and Python, which would act on runs of one user and not of
+another; docs/shared-machines.md lists them. Only its user can open its temporary folder. The owner locks a file in it,
+and the kernel releases the lock when the owner is gone, however it ended, so a later run can remove the folder.
+worker/fork_server_preload.py runs in the process that forks.
+"""
 
 import asyncio
+import fcntl
 import gc
 import logging
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker, util
 from pathlib import Path
 from typing import Any
 
+import dask
 import psutil
 from batchgrowth.contract.environment import DASK, HASH_SEED, worker_environment
 from batchgrowth.contract.logs import DEFAULT_LOGS, Logs
+from batchgrowth.errors import ClusterError
 from batchgrowth.spec import JobSpec
 from distributed import LocalCluster, Nanny
 from distributed.core import Status
 from distributed.security import Security
 
-from batchgrowth_trainer.pool.fork_server import start_fork_server
-from batchgrowth_trainer.pool.scratch import scratch_folder
-from batchgrowth_trainer.pool.settings import dask_settings
 from batchgrowth_trainer.pool.starts import EndedStart, check_starts
 from batchgrowth_trainer.worker.addresses import bracketed, loopback
+from batchgrowth_trainer.worker.exits import signals_wait
+from batchgrowth_trainer.worker.greeted import own_certificate
 from batchgrowth_trainer.worker.local_preload import place_of_fatal_error
-from batchgrowth_trainer.worker.own_certificate import own_certificate
+
+OF_PYTHON = "PYTHON"
+OF_DASK = "DASK_"
+KEPT = (
+    "PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "PYTHONPLATLIBDIR", "PYTHONPYCACHEPREFIX",
+    "PYTHONDONTWRITEBYTECODE", "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONCOERCECLOCALE", "PYTHONUNBUFFERED",
+)  # fmt: skip
+"""The variables of Python that workers inherit: where modules are, and how text is encoded."""
+_FLAGS = ("-I", "-E", "-s", "-S", "-B")  # of Python's command line, for the same reasons
+_OWN_FLAGS = ("-P",)  # a file in the current folder must not stand in for a module of Python or torch
+
+
+@contextmanager
+def dask_settings(settings: Mapping[str, Any]) -> Iterator[None]:
+    """Use Dask's defaults and these settings in the block, without the user's files, variables and `dask.config.set`.
+
+    The settings are those of the whole process.
+    """
+    before = dict(dask.config.config)
+    chosen: dict[str, Any] = {}
+    dask.config.refresh(config=chosen, paths=[], env={})
+    dask.config.set(settings, config=chosen)
+    _replace(dask.config.config, chosen)
+    try:
+        yield
+    finally:
+        _replace(dask.config.config, before)
+
+
+def _replace(config: dict[str, Any], by: Mapping[str, Any]) -> None:
+    """Replace the content of `config`; no other thread misses a setting meanwhile."""
+    config.update(by)
+    for name in config.keys() - by.keys():
+        del config[name]
+
+
+def is_left_out(variable: str) -> bool:
+    """Return whether workers must not inherit the environment variable of this name."""
+    return variable.startswith(OF_DASK) or (variable.startswith(OF_PYTHON) and variable not in KEPT)
+
+
+def worker_flags(flags: list[str]) -> list[str]:
+    """Return the flags with which the interpreter of workers starts, for those of this process."""
+    return [flag for flag in flags if flag in _FLAGS] + list(_OWN_FLAGS)
+
+
+PREFIX = "batchgrowth-"
+OWNER_FILE = ".owner"
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Yield a new folder in the system's folder for temporary files, and remove it at the end of the block.
+
+    First removes the folders of this user's dead runs.
+    """
+    root = Path(tempfile.gettempdir())
+    remove_abandoned(root)
+    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=root, ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        # Locked before it has its name, so that another run never finds it unlocked.
+        locked = os.open(folder / f"{OWNER_FILE}-new", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        try:
+            with suppress(OSError):  # a file server without locks: nobody takes the folder for abandoned
+                fcntl.flock(locked, fcntl.LOCK_EX)
+                os.rename(folder / f"{OWNER_FILE}-new", folder / OWNER_FILE)
+            yield folder
+        finally:
+            os.close(locked)
+
+
+def remove_abandoned(root: Path) -> None:
+    """Remove the folders below `root` of this user's runs whose owner is gone."""
+    for folder in root.glob(f"{PREFIX}*"):
+        # What cannot be opened belongs to another user, or is gone meanwhile.
+        with suppress(OSError):
+            if _is_abandoned(folder):
+                log.info("%s is removed: its run is gone", folder)
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_abandoned(folder: Path) -> bool:
+    """Return whether the folder is this user's and its owner is gone. Raises OSError if it is no folder of a run."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(opened).st_uid != os.geteuid():
+            return False
+        owner = os.open(OWNER_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=opened)
+        try:
+            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(owner)
+        return True
+    finally:
+        os.close(opened)
+
+
+LONGEST_FOLDER_BYTES = 70
+"""The longest path of the folder for temporary files; sockets are two levels below it."""
+
+
+def start_fork_server(preload: str, environment: Mapping[str, str]) -> None:
+    """Start the process that forks workers, with this module loaded, unless this program has started one already.
+
+    `environment` is added to the variables that workers inherit. The module calls `signals.outlive_signals`. Raises
+    ClusterError if the process cannot start, or could not talk to those that it forks.
+    """
+    try:
+        multiprocessing.Lock()
+    except OSError as error:
+        raise ClusterError(
+            f"no semaphore can be made, which processes of one run share ({error}); they lie in /dev/shm: let that be "
+            "a folder that you can write to, with free space"
+        ) from error
+    forkserver.set_forkserver_preload([preload])
+    folder = tempfile.gettempdir()
+    try:
+        with _interpreter(environment):
+            with signals_wait():  # the tracker takes SIGINT and SIGTERM by itself, and would end by SIGHUP
+                resource_tracker.ensure_running()
+            with signals_wait():
+                forkserver.ensure_running()
+    except OSError as error:  # most of all: the path of a socket may have 108 bytes
+        raise ClusterError(
+            f"the process that starts workers cannot be started ({error}); it has a socket below {folder}, whose path "
+            f"has {len(os.fsencode(folder))} bytes: set TMPDIR to a folder of your own with a path of at most "
+            f"{LONGEST_FOLDER_BYTES} bytes and free space"
+        ) from error
+
+
+@contextmanager
+def _interpreter(environment: Mapping[str, str]) -> Iterator[None]:
+    """Let Python start other processes with the variables and flags of workers; restore this process's at the end."""
+    before = dict(os.environ)
+    flags_of_this_process = util._args_from_interpreter_flags  # type: ignore[attr-defined]
+    try:
+        for name in before:
+            if is_left_out(name):
+                del os.environ[name]
+        os.environ.update(environment)
+        util._args_from_interpreter_flags = lambda: worker_flags(flags_of_this_process())  # type: ignore[attr-defined]
+        yield
+    finally:
+        util._args_from_interpreter_flags = flags_of_this_process  # type: ignore[attr-defined]
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
 
 PRELOADED = "batchgrowth_trainer.worker.fork_server_preload"
 """The module that the server that forks workers imports."""
@@ -44,8 +205,6 @@ _GROW_SECONDS = 0.1
 _LOOK_SECONDS = 1.0
 _IDLE_SECONDS = 2.0  # after which a nanny that has no process is not just restarting it
 _IDLE_SECONDS_EACH = 1.0  # for each nanny that has none
-
-log = logging.getLogger(__name__)
 
 
 @contextmanager

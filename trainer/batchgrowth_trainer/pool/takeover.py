@@ -1,7 +1,7 @@
 """The fence that keeps two trainers from driving one job, and how a start takes over at the Dask scheduler.
 
 The starts of a job's trainer are numbered. A trainer that was given up may still work when its successor starts, so a
-later start takes over in three places where both can meet: in the ConfigMap of the reports (sinks/delivery.py), at the
+later start takes over in three places where both can meet: in the ConfigMap of the reports (sinks/report.py), at the
 Dask scheduler (here), and by its orders to workers (worker/service.py). The first of them that refuses the earlier
 start ends it.
 """

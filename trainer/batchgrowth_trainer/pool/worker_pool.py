@@ -14,8 +14,17 @@ from distributed import Client, Future
 from batchgrowth_trainer.pool.arithmetics import Arithmetics
 from batchgrowth_trainer.pool.calls import Calls, WorkerRequest, drop
 from batchgrowth_trainer.pool.connection import LOST, SchedulerLost
-from batchgrowth_trainer.pool.hung import Heartbeat, Note, Save, WorkerRestarts
-from batchgrowth_trainer.pool.membership import Ended, Event, Membership, Ready, Unready
+from batchgrowth_trainer.pool.membership import (
+    Ended,
+    Event,
+    Heartbeat,
+    Membership,
+    Note,
+    Ready,
+    Save,
+    Unready,
+    WorkerRestarts,
+)
 from batchgrowth_trainer.pool.starts import Preparing
 from batchgrowth_trainer.pool.takeover import Fence, Takeover
 from batchgrowth_trainer.user_errors import WorkerFault, described

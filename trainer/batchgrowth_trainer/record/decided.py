@@ -1,19 +1,22 @@
 """What has been decided while a run trained, as its state has it: sizes of batches, the best evaluation, an early end.
 
-A checkpoint has the state, so it says what was decided until then.
+A checkpoint has the state, so it says what was decided until then. Whether a job can go on from a checkpoint follows
+from it, too: `foreign_refused` in checkpoint.py asks, and refuses the checkpoint of another job.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 from zlib import crc32
 
 import torch
 from batchgrowth.evaluations import BestEvaluation, early_end
 from batchgrowth.growth_decisions import Course
-from batchgrowth.plan import MOST_DECISIONS, BatchDecision, Plan
-from batchgrowth.spec import JobSpec, WatchedMetric
+from batchgrowth.plan import MOST_DECISIONS, BatchDecision, Plan, make_plan
+from batchgrowth.same_updates import what_differs
+from batchgrowth.spec import JobSpec, WatchedMetric, mathematics
 from torch import Tensor
 
-from batchgrowth_trainer.record.snapshot import BEST
+from batchgrowth_trainer.record.snapshot import BEST, Snapshot
 
 # --- The decisions of a measured growth: their number, and three numbers for each, before the memory of the course ---
 
@@ -79,3 +82,24 @@ def early_end_in(spec: JobSpec, tensors: Mapping[str, Tensor]) -> int | None:
 def mark_of(watched: WatchedMetric) -> int:
     """Return a number that identifies the metric and the mode."""
     return crc32(f"{watched.mode} {watched.metric}".encode())
+
+
+class ThisJob:
+    """What a job says of a checkpoint that it finds."""
+
+    def __init__(self, spec: JobSpec, plan: Plan | None = None) -> None:
+        self._spec = spec
+        self._plan = plan or make_plan(spec)
+        self.mathematics = mathematics(spec)
+
+    def what_differs(self, there: Mapping[str, Any], snapshot: Snapshot) -> str:
+        """Return what of the updates done would be different in this job; "" if nothing. `there` is the mathematics
+        that led to the snapshot.
+        """
+        return what_differs(there, self._spec, snapshot.position, decisions_in(snapshot.tensors))
+
+    def is_on_plan(self, snapshot: Snapshot) -> bool:
+        """Return whether the plan is at the snapshot's position after so many updates."""
+        position = snapshot.position
+        course = course_of(self._spec, snapshot.tensors, self._plan)
+        return course.plan.position_at(position.update) == position

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from batchgrowth.errors import CheckpointError, StorageError
-from batchgrowth.forecast.outlook import Outlook
+from batchgrowth.forecast.course_time import Outlook
 from batchgrowth.manifest.files import open_regular
 from batchgrowth.plan import BatchDecision, Plan, Step
 from pydantic.alias_generators import to_camel

@@ -9,8 +9,8 @@ from typing import Any
 
 from batchgrowth.errors import CheckpointError, DataError, Fault, SpecError
 from batchgrowth.growth_decisions import Course
+from batchgrowth.manifest.documents import as_yaml
 from batchgrowth.manifest.reading import load_manifest, read_manifest
-from batchgrowth.manifest.scalars import as_yaml
 from batchgrowth.plan import BatchDecision, make_plan
 from batchgrowth.spec import BatchGrowthJob, differences, mathematics
 

@@ -1,6 +1,10 @@
-"""Errors of a run's storage, and files that are written completely or not at all."""
+"""Errors of a run's storage, which of them may pass with a retry, and files that are written completely or not at all.
+
+Imports no torch, so that commands that only read a run start quickly.
+"""
 
 import errno
+import io
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -12,7 +16,18 @@ from batchgrowth.errors import CheckpointError, StorageError
 from batchgrowth.manifest.files import NOT_REGULAR
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_before_delay, wait_exponential
 
-from batchgrowth_trainer.passing import may_pass
+_LASTING_KINDS = (
+    FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError, io.UnsupportedOperation,
+)  # fmt: skip
+_LASTING = {errno.EINVAL, errno.ELOOP, errno.ENAMETOOLONG, errno.EROFS}
+
+
+def may_pass(error: BaseException | None) -> bool:
+    """Return whether a retry may succeed: for an OSError other than a missing file or permission."""
+    if not isinstance(error, OSError) or isinstance(error, _LASTING_KINDS):
+        return False
+    return error.errno not in _LASTING
+
 
 # A StorageError may pass and is retried for a while: no space is left, a disk or its server fails, another run still
 # holds the lock. A CheckpointError would recur: a permission is missing, a path is no folder, a name is too long.

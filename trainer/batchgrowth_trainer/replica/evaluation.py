@@ -16,11 +16,10 @@ from torch import Tensor
 
 from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.data import Request, to_device
-from batchgrowth_trainer.replica.devices import autocast
 from batchgrowth_trainer.replica.flat import named_parameters
 from batchgrowth_trainer.replica.python_state import Change, PythonState, is_alike
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.seeds import draw_seed, seed_generators
+from batchgrowth_trainer.replica.reproducible import autocast, draw_seed, seed_generators
 from batchgrowth_trainer.replica.state_dict import exported
 from batchgrowth_trainer.user_errors import reported_as_workload_error, seen_at
 from batchgrowth_trainer.workload import checked, predict

@@ -24,7 +24,7 @@ from batchgrowth.looks import NOT_TIMED, Timing
 from batchgrowth.plan import Step
 from torch import Tensor, nn
 
-from batchgrowth_trainer.replica.shared_memory import Modules, Region, View, places_of, regions_of, repeats_elements
+from batchgrowth_trainer.replica.modules import Modules, Region, View, places_of, regions_of, repeats_elements
 from batchgrowth_trainer.user_errors import reported_as_workload_error, seen_at
 
 _ALIGNMENT = 16  # elements (64 bytes of float32), so that kernels take the same code path for every view

@@ -29,9 +29,8 @@ from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.record.history import Committed
 from batchgrowth_trainer.record.snapshot import MISSED, Snapshot, from_replica_tensors
 from batchgrowth_trainer.replica.beginning import Beginning
-from batchgrowth_trainer.replica.copies import copied
 from batchgrowth_trainer.replica.data import Ahead, Requests, Runs, none_known, to_device
-from batchgrowth_trainer.replica.devices import Compiled, autocast
+from batchgrowth_trainer.replica.decisions import GrowthState, Judgement
 from batchgrowth_trainer.replica.flat import (
     LOSS,
     SHARD_SQUARES,
@@ -46,9 +45,8 @@ from batchgrowth_trainer.replica.flat import (
     modules_of,
     named_parameters,
 )
-from batchgrowth_trainer.replica.growth_state import GrowthState
-from batchgrowth_trainer.replica.judgement import Judgement
 from batchgrowth_trainer.replica.loaders import reader_of
+from batchgrowth_trainer.replica.modules import copied
 from batchgrowth_trainer.replica.optimizers import (
     AnyOptimizer,
     FlatOptimizer,
@@ -57,7 +55,7 @@ from batchgrowth_trainer.replica.optimizers import (
     optimizer_of,
     spared,
 )
-from batchgrowth_trainer.replica.seeds import seed_generators, shard_seed
+from batchgrowth_trainer.replica.reproducible import Compiled, autocast, seed_generators, shard_seed
 from batchgrowth_trainer.replica.state_dict import exported
 from batchgrowth_trainer.replica.torch_optimizer import TorchOptimizer
 from batchgrowth_trainer.user_errors import FAULTS, DeviceFault, gradient_lost, not_finite, workload_error

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from batchgrowth_trainer.replica.flat import LOSS_PREFIX
-from batchgrowth_trainer.replica.shared_memory import Modules
+from batchgrowth_trainer.replica.modules import Modules
 
 
 def trains_loss(modules: Modules) -> bool:

@@ -1,7 +1,7 @@
 """Tries a workload before its first update: two shards are computed in both orders, and compared.
 
 The other order stands for another division among workers: what one worker computes after another shard, two would
-compute apart. (An exchange of another distribution has a trial of its own: exchange/foreign_trial.py.)
+compute apart. (An exchange of another distribution has a trial of its own: exchange/strategy.py.)
 
 What an update computes may depend on the weights, the buffers, the data and (seed, update, shard) alone. So the first
 shard and the smallest one are computed from one state in both orders, and compared bit for bit, together with
@@ -38,7 +38,7 @@ from batchgrowth_trainer.replica.flat import named_parameters
 from batchgrowth_trainer.replica.loaders import Loaders
 from batchgrowth_trainer.replica.python_state import MISSING, Change, PythonState, is_alike
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.seeds import seed_generators, shard_seed, untouched_randomness
+from batchgrowth_trainer.replica.reproducible import seed_generators, shard_seed, untouched_randomness
 from batchgrowth_trainer.replica.strays import Leaves, Parameters, check_hooks, check_leaves
 from batchgrowth_trainer.user_errors import (
     FAULTS,

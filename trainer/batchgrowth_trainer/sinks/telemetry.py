@@ -8,8 +8,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIServer
 
-from batchgrowth.contract.figures import ExchangeFigures
-from batchgrowth.contract.metrics import TRAINER, Metric
+from batchgrowth.contract.metrics import TRAINER, ExchangeFigures, Metric
 from batchgrowth.errors import PortError
 from batchgrowth.plan import Plan
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server

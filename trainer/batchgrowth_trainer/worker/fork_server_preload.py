@@ -3,7 +3,7 @@
 import gc
 import os
 
-from batchgrowth_trainer.worker.signals import end_on_signals, outlive_signals
+from batchgrowth_trainer.worker.exits import end_on_signals, outlive_signals
 
 # This comes before the other imports, which take seconds in which a signal to all processes would end the server. Other
 # programs' processes may be forked from it as well, and `Pool.terminate` ends those by a signal.

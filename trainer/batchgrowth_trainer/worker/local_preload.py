@@ -8,7 +8,7 @@ from pathlib import Path
 from distributed import Worker
 
 from batchgrowth_trainer.user_errors import is_users
-from batchgrowth_trainer.worker.signals import outlive_signals
+from batchgrowth_trainer.worker.exits import outlive_signals
 
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 """A frame as faulthandler writes it, the innermost first."""

@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from batchgrowth.contract.figures import ExchangeFigures
+from batchgrowth.contract.metrics import ExchangeFigures
 from batchgrowth.errors import BatchGrowthError
 from batchgrowth.evaluations import evaluation_due
 from batchgrowth.plan import Step
@@ -24,17 +24,17 @@ from batchgrowth.spec import JobSpec
 from torch import Tensor
 
 from batchgrowth_trainer.building import build_replica
+from batchgrowth_trainer.exchange.all_reduce import Reduction
 from batchgrowth_trainer.exchange.connections import Encryption, Listener
 from batchgrowth_trainer.exchange.group import Group, PeerLost, form_group, spread_state, swap_with_all
-from batchgrowth_trainer.exchange.reduction import Reduction
 from batchgrowth_trainer.exchange.spot_check import Answer, Finding, Found, SpotCheck, answers_of
 from batchgrowth_trainer.exchange.strategy import Round, Setting, strategy_of
 from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.record.snapshot import PackedTensor, Snapshot, unpack
 from batchgrowth_trainer.replica.data import run_of
-from batchgrowth_trainer.replica.devices import prepare_process
 from batchgrowth_trainer.replica.evaluation import is_judged, judged
 from batchgrowth_trainer.replica.later import look_back
+from batchgrowth_trainer.replica.reproducible import prepare_process
 from batchgrowth_trainer.user_errors import DeviceFault, reported_as_device_fault
 from batchgrowth_trainer.worker import messages
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from batchgrowth.contract.figures import ExchangeFigures
+from batchgrowth.contract.metrics import ExchangeFigures
 from batchgrowth.errors import BatchGrowthError
 from batchgrowth.evaluations import BestEvaluation
 from batchgrowth.plan import BatchDecision

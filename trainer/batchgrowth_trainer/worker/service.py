@@ -45,8 +45,8 @@ from batchgrowth_trainer.user_errors import doing
 from batchgrowth_trainer.worker import messages
 from batchgrowth_trainer.worker.addresses import host_and_port
 from batchgrowth_trainer.worker.exits import end_when
+from batchgrowth_trainer.worker.greeted import OwnCertificate
 from batchgrowth_trainer.worker.member import Member
-from batchgrowth_trainer.worker.own_certificate import OwnCertificate
 from batchgrowth_trainer.worker.termination import Termination
 
 log = logging.getLogger(__name__)

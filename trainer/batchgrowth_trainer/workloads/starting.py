@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from batchgrowth.errors import Fault, SpecError
-from batchgrowth.manifest.scalars import as_yaml
+from batchgrowth.manifest.documents import as_yaml
 from batchgrowth.schema import JOB_NAME
 from batchgrowth.spec.job import LONGEST_JOB_NAME
 

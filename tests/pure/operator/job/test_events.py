@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from batchgrowth.contract.status import REASONS, STAGE_BEGAN
-from batchgrowth_operator.children import workers
+from batchgrowth_operator.children import dask_cluster
 from batchgrowth_operator.job.conditions import NOT_KEPT
 from batchgrowth_operator.seen import situation as situations
 from batchgrowth_operator.seen.observed import Failure, Ref
@@ -107,8 +107,8 @@ def test_what_a_situation_derives_is_derived_once_a_pass(
 
 def test_the_workers_template_is_made_once_a_pass(training_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limits of the installation, the condition Accepted and the Deployment all need it."""
-    world, made, merged = training_world(), [], workers.merged
-    monkeypatch.setattr(workers, "merged", lambda base, overlay: made.append(overlay) or merged(base, overlay))
+    world, made, merged = training_world(), [], dask_cluster.merged
+    monkeypatch.setattr(dask_cluster, "merged", lambda base, overlay: made.append(overlay) or merged(base, overlay))
 
     world.decide()
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from batchgrowth import names
-from batchgrowth.contract.figures import ExchangeFigures
+from batchgrowth.contract.metrics import ExchangeFigures
 from batchgrowth.contract.status import REASONS
 from batchgrowth_operator.job.conditions import NOT_KEPT
 from batchgrowth_operator.seen.observed import Failure, Ref

@@ -10,7 +10,7 @@ import yaml
 from batchgrowth import names
 from batchgrowth_operator.seen.clock import timestamp
 from batchgrowth_operator.seen.observed import Failure, Inquiry, Ref
-from batchgrowth_operator.seen.silence import foreign_policies
+from batchgrowth_operator.seen.report import foreign_policies
 
 from docs.generate import ROOT
 

@@ -22,7 +22,7 @@ from batchgrowth_operator.api.cache import Key, Store
 from batchgrowth_operator.api.client import Refused, ServerClock
 from batchgrowth_operator.api.events import BURST, EventPoster
 from batchgrowth_operator.api.observe import INQUIRY_SECONDS, RESYNC_SECONDS, SECRET_SECONDS, SETTLED_SECONDS, Observer
-from batchgrowth_operator.children.scheduler import DASK_FINALIZER, RELEASED_AFTER_SECONDS
+from batchgrowth_operator.children.dask_cluster import DASK_FINALIZER, RELEASED_AFTER_SECONDS
 from batchgrowth_operator.job import announcements as told
 from batchgrowth_operator.job import flapping
 from batchgrowth_operator.job.reconcile import Writes

@@ -13,8 +13,8 @@ from batchgrowth_operator.api import apply, observe
 from batchgrowth_operator.api.apply import Writer
 from batchgrowth_operator.api.cache import Store
 from batchgrowth_operator.api.observe import Observer
-from batchgrowth_operator.children import scheduler
-from batchgrowth_operator.children.scheduler import CREATE_PARTS, MissingParts, missing_parts
+from batchgrowth_operator.children import dask_cluster
+from batchgrowth_operator.children.dask_cluster import CREATE_PARTS, MissingParts, missing_parts
 from batchgrowth_operator.job import reconcile as rec
 from batchgrowth_operator.job import status
 from batchgrowth_operator.loop import one_pass
@@ -83,7 +83,7 @@ def a_request_for_parts_is_taken_back(patch: Patch) -> None:
         is_requested = ((seen.cluster or {}).get("status") or {}).get("phase") == CREATE_PARTS
         return None if is_requested else missing_parts(seen, clock)
 
-    patch.setattr(scheduler, "missing_parts", missing)
+    patch.setattr(dask_cluster, "missing_parts", missing)
 
 
 def a_missing_annotation_recreates(patch: Patch) -> None:
@@ -168,7 +168,7 @@ def lost_parts_are_not_restored(patch: Patch) -> None:
         parts = missing_parts(seen, clock)
         return None if parts is None else parts._replace(are_requested=False)
 
-    patch.setattr(scheduler, "missing_parts", missing)
+    patch.setattr(dask_cluster, "missing_parts", missing)
 
 
 ANOTHERS = "another's"

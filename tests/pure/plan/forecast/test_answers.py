@@ -4,9 +4,8 @@ import math
 from pathlib import Path
 
 import pytest
-from batchgrowth.forecast.answers import Candidates, cheapest, reclaimed_seconds, with_reclaims
+from batchgrowth.forecast.answers import Candidates, cheapest, laws, reclaimed_seconds, with_reclaims
 from batchgrowth.forecast.course_time import plan_seconds, remaining_plan, run_time
-from batchgrowth.forecast.laws import laws
 from batchgrowth.forecast.networks import named
 from batchgrowth.forecast.sentences import sentence_of
 from batchgrowth.forecast.step_time import Constants, StepTime

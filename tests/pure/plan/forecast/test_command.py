@@ -10,8 +10,8 @@ import yaml
 from batchgrowth import cli
 from batchgrowth.forecast import command, prices
 from batchgrowth.forecast.networks import named
+from batchgrowth.forecast.sentences import number, unit_of
 from batchgrowth.forecast.step_time import Constants, Estimated, StepTime
-from batchgrowth.forecast.tables import number, unit_of
 from batchgrowth.manifest.reading import read_manifest
 
 ROOT = Path(__file__).parents[4]

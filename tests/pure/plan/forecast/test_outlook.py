@@ -5,8 +5,14 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from batchgrowth.forecast.course_time import plan_seconds, remaining_plan, used_workers
-from batchgrowth.forecast.outlook import NOTHING_LEFT, Outlook, remaining_time
+from batchgrowth.forecast.course_time import (
+    NOTHING_LEFT,
+    Outlook,
+    plan_seconds,
+    remaining_plan,
+    remaining_time,
+    used_workers,
+)
 from batchgrowth.forecast.step_time import Constants, StepTime
 from batchgrowth.manifest.reading import load_manifest
 from batchgrowth.plan import Plan, Stage, make_plan

@@ -4,10 +4,8 @@ import math
 
 import pytest
 from batchgrowth.plan import make_plan
-from batchgrowth.probe.block import batch_block
-from batchgrowth.probe.branches import batches_at, stretch_from
-from batchgrowth.probe.critical import Branch, Critical, compared, critical_of
-from batchgrowth.probe.sentences import branch_table, critical_sentence, heading, no_block, remedy
+from batchgrowth.probe.critical import Branch, Critical, batches_at, compared, critical_of, stretch_from
+from batchgrowth.probe.sentences import batch_block, branch_table, critical_sentence, heading, no_block, remedy
 from probed_job import spec_of
 from rich.console import Console
 

@@ -1,17 +1,36 @@
-"""Which tensors of a model share memory, as `b.weight.data = a.weight.data` or a slice makes them do.
+"""Users' modules: copies of them, and which of their tensors share memory.
 
-Flat vectors hold copies of tensors. Tensors that share elements must share them in the vector too, or the first update
-would part them in silence.
+`b.weight.data = a.weight.data` or a slice makes tensors share elements. Flat vectors hold copies of tensors, and must
+share these elements too, or the first update would part them in silence.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from batchgrowth.errors import WorkloadError
 from torch import Tensor, nn
 
-from batchgrowth_trainer.user_errors import seen_at
+from batchgrowth_trainer.user_errors import reported_as_workload_error, seen_at
+
+Parts = TypeVar("Parts")
+_REMEDY = "keep out of the model what Python cannot copy, such as a lock, an open file or a connection"
+
+
+def copied(parts: Parts, modules: Iterable[nn.Module | None]) -> Parts:
+    """Return a deep copy of objects that hold these modules. Raises WorkloadError if they cannot be copied.
+
+    Torch copies no tensor that a call has computed, such as the weight of a layer with `weight_norm`, or the last
+    output that a model remembers; the copy gets the values alone.
+    """
+    layers = {layer for module in modules if module is not None for layer in module.modules()}
+    held = [value for layer in layers for value in vars(layer).values()]
+    computed = [value for value in held if isinstance(value, Tensor) and value.grad_fn is not None]
+    with reported_as_workload_error("copying the model", _REMEDY):
+        return deepcopy(parts, {id(tensor): tensor.detach().clone() for tensor in computed})
+
 
 Modules = Mapping[str, nn.Module]
 """What is trained, by the prefix of its tensors' names: the model, "", and perhaps its loss, "loss."."""

@@ -1,28 +1,125 @@
-"""The branches of a probe, made one after another in this process by the loop of a run."""
+"""Makes the branches of a probe, one after another in this process, by the loop of a run.
+
+A probe begins at the newest checkpoint of a run, which it reads and never changes, or it is refused.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from batchgrowth.errors import WorkloadError, counted
-from batchgrowth.manifest.choosing import Say
-from batchgrowth.plan import Plan
-from batchgrowth.probe.branches import FEWEST_UPDATES, Batches, Stretch, batches_at, between, branch_plan, stretch_from
-from batchgrowth.probe.critical import Branch, Compared, Critical, compared, critical_of
+from batchgrowth.choices import EXCHANGES
+from batchgrowth.errors import CheckpointError, DataError, Fault, PlanError, SpecError, WorkloadError, counted
+from batchgrowth.growth_decisions import Course
+from batchgrowth.manifest.reading import Say, load_manifest
+from batchgrowth.plan import Plan, make_plan
+from batchgrowth.probe.critical import (
+    FEWEST_UPDATES,
+    Batches,
+    Branch,
+    Compared,
+    Critical,
+    Stretch,
+    batches_at,
+    between,
+    branch_plan,
+    compared,
+    critical_of,
+    stretch_from,
+)
+from batchgrowth.same_updates import what_differs
+from batchgrowth.spec import BatchGrowthJob, Growth, JobSpec, mathematics
+from torch import Tensor
 
 from batchgrowth_trainer.building import begin, build_replica
 from batchgrowth_trainer.drivers.single_process import make_update
-from batchgrowth_trainer.probing.started import ProbeStart, start_of
+from batchgrowth_trainer.record.checkpoint import newest_whole
+from batchgrowth_trainer.record.decided import COURSE, COURSE_BEGINS, course_of, decisions_in
 from batchgrowth_trainer.record.functions import function_in
-from batchgrowth_trainer.record.snapshot import weights_sha256
+from batchgrowth_trainer.record.runs import JOB_FILE, recorded_job
+from batchgrowth_trainer.record.snapshot import Snapshot, weights_sha256
+from batchgrowth_trainer.record.storage import CHECKPOINTS
 from batchgrowth_trainer.record.workload_source import find_workload
 from batchgrowth_trainer.replica.evaluation import training_loss
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.seeds import draw_seed
+from batchgrowth_trainer.replica.reproducible import draw_seed
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeStart:
+    """The newest checkpoint of a run, its job, and the plan as decided until then.
+
+    `branch_spec` is the job without a measured growth, since a branch keeps its batch; `snapshot` is the state with it.
+    """
+
+    job: BatchGrowthJob
+    plan: Plan
+    branch_spec: JobSpec
+    snapshot: Snapshot
+
+
+def start_of(folder: Path, overrides: Sequence[str] = ()) -> ProbeStart:
+    """Return where a probe of the run in `folder` begins; `overrides` change settings that leave what is done the same.
+
+    Raises DataError if there is no run or no checkpoint, or the run has ended, SpecError for an exchange that cannot be
+    repeated in one process, PlanError during a warm-up, and CheckpointError if the overrides would have changed what is
+    done.
+    """
+    recorded = recorded_job(folder)
+    job = load_manifest(folder / JOB_FILE, overrides)
+    spec = job.spec
+    if spec.exchange.entry.promise != "Exact":
+        exact = ", ".join(name for name, entry in EXCHANGES.items() if entry.promise == "Exact")
+        remedy = f"probe a run whose weights are those of one process: exchange {exact}"
+        raise SpecError([Fault("spec.exchange.type", spec.exchange.type, remedy)])
+    saved = newest_whole(folder / CHECKPOINTS)
+    if saved is None:
+        raise DataError(
+            f"{folder}: there is no whole checkpoint in {CHECKPOINTS}; train for longer, or stop the run by Ctrl-C, "
+            "which writes one"
+        )
+    snapshot = saved.snapshot
+    different = what_differs(mathematics(recorded.spec), spec, snapshot.position, decisions_in(snapshot.tensors))
+    if different:
+        raise CheckpointError(f"--set: the updates that are done would have been others ({different}); undo the change")
+    course = course_of(spec, snapshot.tensors, make_plan(spec))
+    if course.plan.is_done(snapshot.position):
+        epochs = course.plan.epochs
+        raise DataError(
+            f"{folder}: the run has ended after epoch {epochs}, so no update is left to branch from; probe a run that "
+            f"goes on, or one that would, with --set epochs={2 * epochs}"
+        )
+    warmup = spec.learning_rate.warmup
+    if warmup is not None and snapshot.position.update < warmup.updates:
+        raise PlanError(
+            f"spec.learningRate.warmup.updates: {warmup.updates:,}, and the checkpoint is of update "
+            f"{snapshot.position.update:,}; probe after the warm-up, during which the learning rate follows the updates"
+        )
+    return ProbeStart(job, course.plan, _declared(spec), Snapshot(snapshot.position, _without_looks(spec, snapshot)))
+
+
+def _declared(spec: JobSpec) -> JobSpec:
+    """Return the spec with a declared growth in place of a measured one."""
+    if not spec.batch.growth.entry.quantity:
+        return spec
+    batch = spec.batch.model_copy(update={"growth": Growth()})
+    return spec.model_copy(update={"batch": batch})
+
+
+def _without_looks(spec: JobSpec, snapshot: Snapshot) -> Mapping[str, Tensor]:
+    """Return the tensors of the state without the decisions and the memory of a measured growth."""
+    if not spec.batch.growth.entry.quantity:
+        return snapshot.tensors
+    rest = {name: tensor for name, tensor in snapshot.tensors.items() if name != COURSE}
+    kept = Course(_declared(spec)).memory  # of a measured gain of the learning rate, which comes last
+    if kept:
+        none = torch.zeros(COURSE_BEGINS, dtype=torch.float64)
+        rest[COURSE] = torch.cat([none, snapshot.tensors[COURSE][-kept:]])
+    return rest
+
 
 MOST_EVALUATED = 4096
 """The most training examples whose loss is computed at the end of a branch, evenly spread over all."""
