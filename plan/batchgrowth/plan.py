@@ -147,9 +147,9 @@ class Plan:
             after=after,
             stage=stage.index,
             examples=examples,
-            shards=shard_count(examples, self.shard, self.replicas),
             batch_size=stage.batch_size,
             learning_rate=self._learning_rate(stage, position),
+            shards=shard_count(examples, self.shard, self.replicas),
             workers=stage.workers,
         )
 

@@ -22,7 +22,7 @@ from batchgrowth_trainer.record.snapshot import weights_sha256
 from batchgrowth_trainer.replica.data import read
 from batchgrowth_trainer.replica.evaluation import computed
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.reproducible import seed_generators, shard_seed
+from batchgrowth_trainer.replica.reproducible import draw_seed, seed_generators
 from batchgrowth_trainer.workload import Workload, predict
 from torch import Tensor, nn
 
@@ -159,7 +159,7 @@ class Plain:
                 for name, buffer in self.buffers().items():
                     buffer.copy_(before[name])
             inputs, target = read(self.workload, replica.requests.of(replica.plan, step, shard))
-            seed_generators(shard_seed(self.spec.seed, step.position.update, shard))
+            seed_generators(draw_seed(self.spec.seed, "shard", step.position.update, shard))
             if self.workload.augment is not None:
                 inputs = self.workload.augment(inputs)
             if self.workload.step is not None:

@@ -125,10 +125,9 @@ def train(
         log.info("%s: %s", name, text)
         audience.handle(Note(text))
 
-    def is_stopped() -> bool:
-        if fence is not None:
-            fence.check()
-        return stop_requested()
+    is_stopped = stop_requested
+    if fence is not None:
+        is_stopped = fence.checked_with(stop_requested)
 
     def wait_for_folder(text: str) -> None:
         note(text)
@@ -178,7 +177,7 @@ def train(
             name=name,
             history=history,
             checkpoints=checkpoints,
-            sinks=audience.put_first((telemetry, writers, LogLines())),
+            sinks=audience.put_first((LogLines(), writers, telemetry)),
             desired_workers=options.desired_workers or planned,
             stop_requested=is_stopped,
             saved=saved,

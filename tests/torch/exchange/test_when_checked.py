@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import small
 from batchgrowth_trainer.exchange import spot_check
-from batchgrowth_trainer.exchange.spot_check import SHARDS_BETWEEN, is_check_due, updates_between
+from batchgrowth_trainer.exchange.spot_check import SHARDS_BETWEEN, checked_every, is_check_due, updates_between
 
 
 @pytest.mark.parametrize("shards", [1, 3, 8, 64, 1000])
@@ -30,7 +30,8 @@ def test_a_check_is_due_after_so_many_updates_and_once_in_a_longer_round(
     job = small_job("workload.entrypoint=small:plain", "epochs=4", "batch={initial: 20, maximum: 20, shard: 4}")
     replica = make_replica(job, small.plain())
     steps = [replica.plan.step_at(replica.plan.position_at(update)) for update in range(20)]
-    due = [step.after.update for step in steps if is_check_due(replica, step, step, 2)]
+    every = checked_every(replica, 20, workers=2)
+    due = [step.after.update for step in steps if is_check_due(step, step, every)]
     assert due == [5, 10, 15, 20]
-    assert is_check_due(replica, steps[0], steps[15], 2)
-    assert not is_check_due(replica, steps[5], steps[8], 2)
+    assert is_check_due(steps[0], steps[15], every)
+    assert not is_check_due(steps[5], steps[8], every)

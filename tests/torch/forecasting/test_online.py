@@ -156,7 +156,7 @@ def test_the_usual_time_between_updates_is_that_of_an_epoch() -> None:
     between = Between()
     for row in history(plan, STEP, 0.4, seed=7):
         wait = 100.0 if row.epoch > 3 else 0.0
-        between.add(replace(row, seconds=row.seconds + 2 * ((row.epoch * 1437 - 1) // 1437) + wait))
+        between.add(replace(row, seconds=row.seconds + 2 * ((row.epoch * 1437 - 1) // 1437) + wait), row.update_seconds)
         if row.update == 45:
             assert between.seconds == 0
 

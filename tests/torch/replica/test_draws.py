@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from batchgrowth_trainer.replica.data import example_order
-from batchgrowth_trainer.replica.reproducible import draw_seed, seed_generators, shard_seed
+from batchgrowth_trainer.replica.reproducible import draw_seed, seed_generators
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,18 +35,18 @@ def test_other_parts_give_other_seeds(parts: list[tuple[int, str, int, int]]) ->
 
 
 def test_a_shard_draws_the_same_whatever_was_drawn_before() -> None:
-    seed_generators(shard_seed(1, 7, 3))
+    seed_generators(draw_seed(1, "shard", 7, 3))
     first = three_numbers()
     three_numbers()
-    seed_generators(shard_seed(1, 7, 3))
+    seed_generators(draw_seed(1, "shard", 7, 3))
     assert first == three_numbers()
 
 
 @pytest.mark.parametrize("other", [(2, 7, 3), (1, 8, 3), (1, 7, 4)], ids=["seed", "update", "shard"])
 def test_another_shard_draws_other_numbers(other: tuple[int, int, int]) -> None:
-    seed_generators(shard_seed(1, 7, 3))
+    seed_generators(draw_seed(1, "shard", 7, 3))
     first = three_numbers()
-    seed_generators(shard_seed(*other))
+    seed_generators(draw_seed(other[0], "shard", *other[1:]))
     assert all(mine != theirs for mine, theirs in zip(first, three_numbers(), strict=True))
 
 

@@ -32,6 +32,7 @@ from batchgrowth_trainer.exchange.spot_check import (
     Answer,
     accusation,
     answers_of,
+    checked_every,
     checked_shard,
     differing_part,
     fickle_code,
@@ -98,7 +99,7 @@ class GatherScatterDriver:
         # Also if the scheduler is lost: the next scheduler's driver resumes from that state.
         with run.saved_before_errors(lambda: run.save_if_newer(replica.position.update, replica.snapshot)):
             while True:
-                if evaluate_if_due(run, replica):
+                if not replica.position.offset and evaluate_if_due(run, replica):
                     self._committed_at = time.perf_counter()
                 if run.stop_requested() or replica.plan.is_done(replica.position):
                     return trained_of(replica)
@@ -177,7 +178,8 @@ class GatherScatterDriver:
         if not is_checked(run.spec):
             return
         is_last = self._replica.plan.is_done(step.after)
-        if not is_last and not is_check_due(self._replica, step, step, len(members)):
+        every = checked_every(self._replica, step.batch_size, len(members))
+        if not is_last and not is_check_due(step, step, every):
             return
         look_back_at_steps(self._replica, step)
         crews = self._crews(members)

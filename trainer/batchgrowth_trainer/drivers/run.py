@@ -135,7 +135,8 @@ class RunState:
         self._has_begun = False
         self._history = history
         self._checkpoints = checkpoints
-        self._sinks = events.Sinks.of(sinks)
+        self.publish: Callable[[events.Event], None] = events.Sinks.of(sinks).handle
+        """Hands an event to every sink."""
         self.expected = course.plan  # the plan with the stage that the next look will probably begin, if it begins one
         self._looks: tuple[BatchDecision, ...] = ()  # the last two outcomes
         self._forecast = OnlineForecast(self._workers_of, lone_exchange=course.spec.exchange.entry.lone_exchange)
@@ -202,10 +203,6 @@ class RunState:
             return 1
         return min(stage.workers, self.desired_workers(plan.position_at(stage.first_update), plan))
 
-    def publish(self, event: events.Event) -> None:
-        """Hand the event to every sink."""
-        self._sinks.handle(event)
-
     def begin(self) -> None:
         """Take over the output folder, unless that is done. Raises CheckpointError and Superseded."""
         if self._has_begun:
@@ -222,7 +219,7 @@ class RunState:
 
     def record_rows(self, rows: Sequence[HistoryRow]) -> None:
         """Record committed updates, ignoring updates that the history has already. Raises CheckpointError."""
-        if rows:
+        if rows and not self._has_begun:
             self.begin()
         for sent in rows:
             # Only the run knows when it began, so it sets the seconds of a row that a member has sent.

@@ -52,7 +52,8 @@ def train_here(run: RunState, advancing: Callable[[Replica], AbstractContextMana
             reported_as_device_fault(lambda: f"training at update {replica.position.update}"),
         ):
             while True:
-                evaluate_if_due(run, replica)  # first: a checkpoint may be from before the evaluation that is due
+                if not replica.position.offset:  # first: a checkpoint may be from before the evaluation that is due
+                    evaluate_if_due(run, replica)
                 if run.stop_requested() or replica.plan.is_done(replica.position):
                     return trained_of(replica)
                 if run.checkpoint_due():
@@ -83,7 +84,7 @@ def _update_after_update(replica: Replica) -> Iterator[Advance]:
         if stopwatch is not None:
             stopwatch.lap(step, 1, seconds)
         run.record_rows([HistoryRow.now(step, replica.plan, done, 1, (seconds, 0.0, 0.0))])
-        if check.after([step], is_last=replica.plan.is_done(replica.position)):
+        if check.after(step, step, is_last=replica.plan.is_done(replica.position)):
             run.record_figures(ExchangeFigures(checks=1, checked_update=step.after.update))
         if compression is not None and compression.error is not None:
             run.publish(ExchangeFigures(compression_error=compression.error))
@@ -110,11 +111,9 @@ def _all_shards(step: Step) -> tuple[int, int]:
 
 
 def evaluate_if_due(run: RunState, replica: Replica) -> bool:
-    """Evaluate the replica if an evaluation is due; return whether it was."""
+    """Evaluate the replica if an evaluation is due at this end of an epoch; return whether it was."""
     judgement = replica.judgement
     position = replica.position
-    if position.offset:
-        return False  # in the middle of an epoch, as at most updates
     if not run.evaluation_due(position, judgement.known(position.epoch)):
         return False
     values = judged(replica, 0, 1, only_one)

@@ -147,8 +147,8 @@ class Reduction:
             return self._sliced(ranks, len(ranks), mine, layout, room, None)
         outgoing = {}
         if mine:
-            packed = self._packed(mine)
-            outgoing = {peer: packed for peer in ranks if peer != self._group.rank}
+            outgoing = dict.fromkeys(ranks, self._packed(mine))
+            del outgoing[self._group.rank]
         rows, waited = self._collect(ranks, outgoing, mine, layout, room)
         return Reduced(add_up(rows, layout, self._quantize, room), waited)
 
@@ -215,8 +215,8 @@ class Reduction:
         own = spans[ranks.index(self._group.rank)]
         outgoing = {}
         if length_of(own):
-            packed = self._packed([total[own]])
-            outgoing = {peer: packed for peer in ranks if peer != self._group.rank}
+            outgoing = dict.fromkeys(ranks, self._packed([total[own]]))
+            del outgoing[self._group.rank]
         return self._swap(outgoing, {peer: total[span] for peer, span in self._of_others(ranks, spans)})
 
     def _of_others(self, ranks: Sequence[int], spans: Sequence[slice]) -> list[tuple[int, slice]]:
@@ -343,7 +343,8 @@ class AllReduce:
         else:
             with self._watchdog:
                 partials = replica.partials(step, run, stop=stop, runs=self._run_of)
-            self._write_timing(partials)  # before the rows are added: the total brings it to all members
+            if self._stopwatch:
+                self._write_timing(partials)  # before the rows are added: the total brings it to all members
             computed = time.perf_counter()
             rows = [node.row for node in partials]
             if self._compression is None:
@@ -371,7 +372,8 @@ class AllReduce:
         )
 
     def _write_timing(self, partials: Sequence[Partial]) -> None:
-        if self._stopwatch and self._group.rank == 0:  # which has shard 0
+        assert self._stopwatch
+        if self._group.rank == 0:  # which has shard 0
             self._replica.tail.write_timing(partials[0].row, self._stopwatch.timing)
 
     def _reduce_rest(self, rows: Sequence[Tensor], shards: int) -> float:
@@ -397,7 +399,8 @@ class AllReduce:
 
             with self._watchdog:
                 partials = replica.partials(step, run, stop=stop, runs=self._run_of, sum_nodes=in_buckets)
-            self._write_timing(partials)
+            if self._stopwatch:
+                self._write_timing(partials)
             computed = time.perf_counter()
             waited = bucket_sums.wait()
         if stream.is_wrong:  # so no other member completes the rest, nor takes the step

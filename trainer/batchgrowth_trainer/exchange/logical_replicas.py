@@ -80,10 +80,13 @@ def committed(
     replica: Replica, steps: Sequence[Step], losses: Sequence[float], *, stop: bool
 ) -> tuple[tuple[Step, Committed], ...]:
     """Return the updates of a round. `losses[i]` is the sum over the examples of update i; unused places may follow."""
-    return tuple(
-        (step, Committed(loss / step.examples, replica.growth.learning_rate(step), stop))
-        for step, loss in zip(steps, losses, strict=False)
-    )
+    done = []
+    for step, loss in zip(steps, losses, strict=False):
+        learning_rate = step.learning_rate
+        if replica.growth.measures:
+            learning_rate = replica.growth.learning_rate(step)
+        done.append((step, Committed(loss / step.examples, learning_rate, stop)))
+    return tuple(done)
 
 
 # Every process has the states of all logical replicas, and trains some of them with its one model.

@@ -116,15 +116,19 @@ def is_checked(spec: JobSpec) -> bool:
     return spec.verify is not False and spec.promise == "Exact"
 
 
-def is_check_due(replica: Replica, first: Step, last: Step, workers: int) -> bool:
-    """Return whether the workers, so many, are checked once the updates from `first` to `last` are made.
+def is_check_due(first: Step, last: Step, every: int) -> bool:
+    """Return whether the workers are checked once the updates from `first` to `last` are made, by `checked_every`.
 
     It follows from the positions alone, so all members of a group get the same answer.
     """
-    settings = replica.spec.workers
-    shards = replica.plan.parts(last.batch_size)
-    every = updates_between(shards, workers, read_ahead=settings.loaders * settings.loaded_ahead)
     return first.position.update // every < last.after.update // every
+
+
+def checked_every(replica: Replica, batch_size: int, workers: int) -> int:
+    """Return the number of updates from one check to the next while the batch and the number of workers stay."""
+    settings = replica.spec.workers
+    shards = replica.plan.parts(batch_size)
+    return updates_between(shards, workers, read_ahead=settings.loaders * settings.loaded_ahead)
 
 
 def updates_between(shards: int, workers: int, read_ahead: int = 0) -> int:
@@ -196,18 +200,22 @@ class SpotCheck:
         self._group = setting.group
         self._watchdog = setting.watchdog
         self._is_on = is_checked(setting.replica.spec)
+        self._every: dict[int, int] = {}  # by batch size
         # Only members of the same arithmetic can be compared: an AVX2 adds in another order than an AVX512.
         self._arithmetic = int(setting.replica.arithmetic.digest[:15] or "0", 16)
 
-    def after(self, steps: Sequence[Step], *, is_last: bool) -> bool:
-        """Check the members if a check is due after these updates, or if the group ends; return whether it was made.
+    def after(self, first: Step, last: Step, *, is_last: bool) -> bool:
+        """Check the members if a check is due after the updates from `first` to `last`, or if the group ends; return
+        whether it was made.
 
         Raises Found if a member computes wrongly, and WorkloadError if the code has several answers.
         """
         if not self._is_on:
             return False
-        last = steps[-1]
-        if not is_last and not is_check_due(self._replica, steps[0], last, self._group.size):
+        every = self._every.get(last.batch_size)
+        if every is None:
+            every = self._every[last.batch_size] = checked_every(self._replica, last.batch_size, self._group.size)
+        if not is_last and not is_check_due(first, last, every):
             return False
         self._check(last, checked_shard(self._replica.spec, last))
         return True

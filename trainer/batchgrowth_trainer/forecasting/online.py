@@ -109,13 +109,13 @@ class Between:
         self._passed = 0.0
         self._epochs: list[float] = []
 
-    def add(self, row: HistoryRow) -> None:
-        """Add the time between this update and the one before."""
+    def add(self, row: HistoryRow, took: float) -> None:
+        """Add the time between this update, which took so many seconds, and the one before."""
         before = self._before
         self._before = row
         if before is None:
             return
-        self._passed += max(0.0, row.seconds - before.seconds - row.update_seconds)
+        self._passed += max(0.0, row.seconds - before.seconds - took)
         if before.epoch == int(before.epoch):  # an evaluation belongs to the epoch that has ended with it
             self._epochs = [*self._epochs[1 - MOST_EPOCH_ENDS :], self._passed]
             self._passed = 0.0
@@ -162,7 +162,7 @@ class OnlineForecast:
         """
         took = row.update_seconds
         self._parts.add((row.examples, row.shards, row.workers), took, row.compute_seconds)
-        self._between.add(row)
+        self._between.add(row, took)
         if row.update >= plan.updates:
             return Outlook(remaining=NOTHING_LEFT, update_seconds=took)
         now = self._clock()

@@ -72,23 +72,23 @@ class GrowthState:
 
     def __init__(self, spec: JobSpec, device: torch.device) -> None:
         self.course = Course(spec)
-        self._measures = self.course.measures
-        length = COURSE_BEGINS + self.course.memory if self.course.measures else 0
+        self.measures = self.course.measures
+        """Whether updates are measured; if not, the growth need not be asked about them."""
+        length = COURSE_BEGINS + self.course.memory if self.measures else 0
         self._vector = torch.zeros(length, dtype=torch.float64, device=device)
         self._memory = [0.0] * self.course.memory
         self._is_written = True
         self._waiting: list[tuple[Step, Sums, float]] = []
         self._recorded: dict[int, BatchDecision] = {}  # by update
         self._recorded_until = 0
-        self._asks_user = False
+        self.is_users = False
+        """Whether a look may ask a function of the user's."""
         if self.course.is_measured:
             rule = self.course.rule  # a rule that cannot be loaded is a fault of the job before its first update
-            self._asks_user = isinstance(rule, CustomRule) or type(rule).__module__.partition(".")[0] != "batchgrowth"
+            self.is_users = isinstance(rule, CustomRule) or type(rule).__module__.partition(".")[0] != "batchgrowth"
 
     def learning_rate(self, step: Step) -> float:
-        """Return the learning rate of that update."""
-        if not self._measures:
-            return step.learning_rate
+        """Return the learning rate of that update, if the growth measures: the step's, or AdaScale's."""
         return self.course.learning_rate(step, self._memory)
 
     def try_out(self) -> None:
@@ -98,7 +98,7 @@ class GrowthState:
         """
         plan = self.course.plan
         first = self.course.next_look(0)
-        if not self._asks_user or first >= plan.updates:
+        if not self.is_users or first >= plan.updates:
             return
         step = plan.step_at(plan.position_at(first - 1))
         examples = float(step.examples)
@@ -125,17 +125,11 @@ class GrowthState:
         self._recorded = {one.update: one for one in decisions}
         self._recorded_until = until
 
-    def asks_user(self, step: Step) -> bool:
-        """Return whether a look after this update may ask a function of the user's."""
-        return self._asks_user and self.course.is_due(step.after)
-
     def after(self, step: Step, sums: Sums, norm: float) -> BatchDecision | None:
         """Take an update into account, and return the outcome of a look; None if no look was due.
 
         `norm` is the norm of the mean gradient.
         """
-        if not self._measures:
-            return None
         self._waiting.append((step, sums, norm))
         if self.course.is_due(step.after) or len(self._waiting) == _MOST_WAITING:
             return self._catch_up()
@@ -170,7 +164,7 @@ class GrowthState:
         if not self._is_written:
             self._vector[COURSE_BEGINS:] = torch.tensor(self._memory, dtype=torch.float64)
             self._is_written = True
-        return {COURSE: self._vector} if self.course.measures else {}
+        return {COURSE: self._vector} if self.measures else {}
 
     def synchronize(self) -> None:
         """Read the course and its memory again, after the vector was written."""

@@ -214,15 +214,15 @@ class FlatParameters:
         for (parameter, _), view in zip(self.members, views, strict=True):
             parameter.grad = view
 
-    def lost(self, views: list[Tensor]) -> list[str]:
-        """Return the names of the parameters whose gradient a call of the user's code has moved out of `views`."""
-        pairs = zip(self.members, views, strict=True)
-        return [span.name for (parameter, span), view in pairs if parameter.grad is not view]
+    def first_lost(self, views: list[Tensor]) -> str:
+        """Return the first parameter whose gradient a call of the user's code has moved out of `views`; "" if none."""
+        for (parameter, span), view in zip(self.members, views, strict=True):
+            if parameter.grad is not view:
+                return span.name
+        return ""
 
     def unreached(self, without: Sequence[float], examples: int) -> list[int]:
         """Return the indices of the spans of which none of so many examples has given a gradient."""
-        if not any(without):
-            return []
         reached = {
             span.region.name if isinstance(span, _Tied) else span.name
             for (_, span), number in zip(self.members, without, strict=True) if number != examples
@@ -415,22 +415,23 @@ class FlatBuffers:
 class Quantity:
     """A number in the tail of a row.
 
-    `write(place, summed loss, summed gradient, weight)` writes a shard's summand to its place, a scalar view of the
-    row. `weight` is the size of the update's largest shard divided by the size of this shard.
+    `write(place, summed loss, summed gradient, step, examples)` writes the summand of a shard of so many examples to
+    its place, a scalar view of the row.
     """
 
     name: str
-    write: Callable[[Tensor, Tensor, Tensor, float], object]
+    write: Callable[[Tensor, Tensor, Tensor, Step, int], object]
 
 
-def _write_loss(place: Tensor, loss: Tensor, _gradient: Tensor, _weight: float) -> None:
+def _write_loss(place: Tensor, loss: Tensor, _gradient: Tensor, _step: Step, _examples: int) -> None:
     place.copy_(loss)
 
 
-def _write_square(place: Tensor, _loss: Tensor, gradient: Tensor, weight: float) -> None:
+def _write_square(place: Tensor, _loss: Tensor, gradient: Tensor, step: Step, examples: int) -> None:
     torch.dot(gradient, gradient, out=place)
-    if weight != 1:  # most shards have weight 1, and the product takes time
-        place.mul_(weight)
+    largest = largest_shard(step)
+    if largest != examples:  # most shards are of the largest size, and the product takes time
+        place.mul_(largest / examples)
 
 
 LOSS = Quantity("loss", _write_loss)
@@ -529,9 +530,13 @@ class Partial:
 
     def take_unreached(self) -> list[int]:
         """Return the indices of the parameters that backward has not reached since the last call."""
-        before = self.versions
-        self.versions = [view._version for view in self.of_parameters]
-        return [index for index, version in enumerate(self.versions) if version == before[index]]
+        unreached = []
+        for index, view in enumerate(self.of_parameters):
+            version = view._version
+            if version == self.versions[index]:
+                unreached.append(index)
+            self.versions[index] = version
+        return unreached
 
 
 class Rows:

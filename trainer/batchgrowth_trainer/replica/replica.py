@@ -41,7 +41,6 @@ from batchgrowth_trainer.replica.flat import (
     Start,
     Sums,
     Tail,
-    largest_shard,
     modules_of,
     named_parameters,
 )
@@ -55,7 +54,7 @@ from batchgrowth_trainer.replica.optimizers import (
     optimizer_of,
     spared,
 )
-from batchgrowth_trainer.replica.reproducible import Compiled, autocast, seed_generators, shard_seed
+from batchgrowth_trainer.replica.reproducible import Compiled, autocast, draw_seed, seed_generators
 from batchgrowth_trainer.replica.state_dict import exported
 from batchgrowth_trainer.replica.torch_optimizer import TorchOptimizer
 from batchgrowth_trainer.user_errors import FAULTS, DeviceFault, gradient_lost, not_finite, workload_error
@@ -323,7 +322,7 @@ class Replica:
                 batch = self.reader.read(request, partial(ahead, shard))
             inputs, target = to_device(batch, self.device)
             # After reading, which another process may have done: dropout must not depend on how much reading drew.
-            seed_generators(shard_seed(self.spec.seed, step.position.update, shard))
+            seed_generators(draw_seed(self.spec.seed, "shard", step.position.update, shard))
             if workload.augment is not None:
                 inputs = workload.augmented(inputs)
             with resting(self._batch_norms) if count == 1 else _UNFOLLOWED, self._arithmetic:
@@ -336,8 +335,8 @@ class Replica:
             with _UNFOLLOWED if follow is None else follow(done):
                 loss.backward()  # type: ignore[no-untyped-call]
             loss = loss.detach()
-            if lost := self.parameters.lost(done.of_parameters):
-                raise gradient_lost(lost[0], workload.step or self.model)
+            if lost := self.parameters.first_lost(done.of_parameters):
+                raise gradient_lost(lost, workload.step or self.model)
         except BatchGrowthError:
             raise
         except FAULTS as error:  # written out: entering reported_as_workload_error would take time for every shard
@@ -345,10 +344,9 @@ class Replica:
         unreached = done.take_unreached()
         if unreached:
             done.without[unreached] = float(count)
-        weight = largest_shard(step) / count
         # The gradient is in the row already. Behind it come the changes of the buffers and the quantities of the tail.
         for place, quantity in zip(done.quantities, self.tail.quantities, strict=True):
-            quantity.write(place, loss, done.gradient, weight)
+            quantity.write(place, loss, done.gradient, step, count)
         if self.buffers.length:
             self.buffers.change_since(start, count, done.buffers)
         if self.quantize_node is not None:
@@ -376,7 +374,7 @@ class Replica:
         guard: AbstractContextManager[None] = _UNGUARDED
         # The user's optimizer may raise an error in the middle of its step, and their growth rule after it. After a
         # fault of the device nothing of the state can be trusted, so it stays as it is, not whole.
-        if self._asks_user or self.growth.asks_user(step):
+        if self._asks_user or (self.growth.is_users and self.growth.course.is_due(step.after)):
             guard = undone_by_errors(self, unless=DeviceFault)
         with guard:
             return self.advance(step, self.take_step(step, gradient, rest, step.examples))
@@ -395,7 +393,9 @@ class Replica:
         Raises WorkloadError if the loss or the gradient is not finite; the state is then unchanged. Any other
         error leaves a state that is not whole, which the caller restores, as `commit` does.
         """
-        learning_rate = self.growth.learning_rate(step)
+        learning_rate = step.learning_rate
+        if self.growth.measures:
+            learning_rate = self.growth.learning_rate(step)
         # In place: the total is a row of this process, and `Rows.blank` zeroes a row before its next use.
         gradient.div_(examples)
         norms = None
@@ -414,7 +414,9 @@ class Replica:
         # Before anything moves: an error then leaves the state as it was.
         if not (isfinite(loss) and isfinite(norm)):
             raise not_finite(step, learning_rate, loss, norm)
-        unreached = self.parameters.unreached(sums.without, examples)
+        unreached: list[int] = []
+        if any(sums.without):
+            unreached = self.parameters.unreached(sums.without, examples)
         optimizer: AnyOptimizer | None = self.optimizer
         place = slice(None)
         if part is not None:
@@ -438,7 +440,9 @@ class Replica:
 
     def advance(self, step: Step, taken: Taken) -> Committed:
         """Advance the position past an update whose step is taken, and let the growth take that update into account."""
-        decision = self.growth.after(step, taken.sums, taken.norm)
+        decision = None
+        if self.growth.measures:
+            decision = self.growth.after(step, taken.sums, taken.norm)
         if decision is not None:
             self.adopt_decisions()  # before the position moves on: the next update may be larger
         self.position = step.after

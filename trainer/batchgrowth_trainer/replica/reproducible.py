@@ -168,7 +168,10 @@ A run that trains in this process holds it until its end, so that another run, o
 
 
 def draw_seed(seed: int, purpose: str, *parts: int) -> int:
-    """Return a 63-bit seed for one purpose, such as ("shard", update, shard); the same on every machine."""
+    """Return a 63-bit seed for one purpose; the same on every machine.
+
+    The dropout and the augmentation of a shard draw from ("shard", update, shard).
+    """
     key = struct.pack(f"<{len(parts) + 1}q", seed, *parts) + purpose.encode()
     return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") >> 1
 
@@ -210,11 +213,6 @@ def untouched_randomness() -> Iterator[None]:
     finally:
         with ALONE:
             restore()
-
-
-def shard_seed(seed: int, update: int, shard: int) -> int:
-    """Return the seed for one shard: its dropout and augmentation."""
-    return draw_seed(seed, "shard", update, shard)
 
 
 def reading_seed(seed: int, update: int, shard: int) -> int:

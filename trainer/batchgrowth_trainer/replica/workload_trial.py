@@ -38,7 +38,7 @@ from batchgrowth_trainer.replica.flat import named_parameters
 from batchgrowth_trainer.replica.loaders import Loaders
 from batchgrowth_trainer.replica.python_state import MISSING, Change, PythonState, is_alike
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.reproducible import seed_generators, shard_seed, untouched_randomness
+from batchgrowth_trainer.replica.reproducible import draw_seed, seed_generators, untouched_randomness
 from batchgrowth_trainer.replica.strays import Leaves, Parameters, check_hooks, check_leaves
 from batchgrowth_trainer.user_errors import (
     FAULTS,
@@ -401,7 +401,7 @@ class _Search:
         request = _FewRequests(replica.requests, shard.most).of(replica.plan, shard.step, shard.number)
         inputs, target = to_device(read(workload, request), replica.device)
         yield "workload.train", getattr(workload.train, "__getitem__", None), deepcopy((inputs, target))
-        seed_generators(shard_seed(replica.spec.seed, shard.step.position.update, shard.number))
+        seed_generators(draw_seed(replica.spec.seed, "shard", shard.step.position.update, shard.number))
         inputs = workload.augmented(inputs)
         yield "augment", workload.augment, deepcopy(inputs)
         if workload.step is not None:

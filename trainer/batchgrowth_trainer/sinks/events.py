@@ -229,21 +229,25 @@ class Sinks:
         self._is_busy = True
         try:
             while self._waiting:
-                self._hand_out(self._waiting.popleft())
+                event = self._waiting.popleft()
+                for sink in list(self._sinks):
+                    try:
+                        sink.handle(event)
+                    except FAULTS as error:
+                        self._drop(sink, error)
         finally:
             self._is_busy = False
 
-    def _hand_out(self, event: Event) -> None:
-        for sink in list(self._sinks):
-            try:
-                sink.handle(event)
-            except FAULTS as error:
-                self._sinks.remove(sink)
-                log.debug("the sink %s raised an error", type(sink).__name__, exc_info=error)
-                self._tell(
-                    Note(f"{type(sink).__name__} is left out from now on, since it raised {reason(error)}; training "
-                         "goes on without it")
-                )  # fmt: skip
+    def _drop(self, sink: Sink, error: BaseException) -> None:
+        """Hand the sink, which raised that, no more events, and say so."""
+        self._sinks.remove(sink)
+        log.debug("the sink %s raised an error", type(sink).__name__, exc_info=error)
+        self._tell(
+            Note(
+                f"{type(sink).__name__} is left out from now on, since it raised {reason(error)}; training goes on "
+                "without it"
+            )
+        )
 
 
 class Held:

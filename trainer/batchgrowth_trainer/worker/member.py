@@ -329,6 +329,11 @@ class Member:
         return tuple(row for row in tuple(self.rows) if row.update > update)
 
 
+def _no_stop() -> bool:
+    """Request no stop: the driver asks the member of rank 0, whose rows carry it to all."""
+    return False
+
+
 class _MemberGeneration:
     """Trains a member for one generation: round after round, with evaluations and reports between them."""
 
@@ -342,12 +347,15 @@ class _MemberGeneration:
         self._strategy = strategy_of(setting)
         self._spot_check = SpotCheck(setting)
         self._is_reporter = group.rank == 0
+        self._stop_requested: Callable[[], bool] = _no_stop
+        if self._is_reporter:
+            self._stop_requested = partial(member.control.stop_requested, order.generation)
         self._reported = order.reported
         self._reported_at = time.perf_counter()
         # All others together report as often as rank 0 does alone, so that a large group is no burden to its scheduler.
         self._report_seconds = _REPORT_SECONDS * (1 if self._is_reporter else group.size)
         self._evaluated = order.evaluated
-        self._figures = ExchangeFigures()  # since the last report
+        self._figures: list[ExchangeFigures] = []  # since the last report
         self._bytes_reported = group.bytes_sent  # the newest state, which others get before, does not count
 
     def run(self) -> None:
@@ -359,8 +367,9 @@ class _MemberGeneration:
         self._send(messages.GenerationBegan(self._order.generation, began, self._group.rank, pause))
         stop = False
         while True:
-            # Before the boundary, so that a snapshot that is taken there has what the evaluation decided.
-            self._evaluate_if_due()
+            if not replica.position.offset:
+                # Before the boundary, so that a snapshot that is taken there has what the evaluation decided.
+                self._evaluate_if_due()
             control.at_boundary()
             if stop or self._is_at_end():
                 break
@@ -369,16 +378,18 @@ class _MemberGeneration:
             made = self._strategy.round(self._stop_requested)
             self._add_rows(made)
             self._member.pause_clock.start(replica.position.update)
-            figures = made.figures
+            if self._is_reporter:
+                self._figures.append(made.figures)
             # Also at the end: a worker that leaves, or the last one to hold the weights, is checked before.
             is_last = made.stop or self._is_at_end()
-            if self._spot_check.after([step for step, _ in made.done], is_last=is_last):
+            first, _ = made.done[0]
+            last, _ = made.done[-1]
+            if self._spot_check.after(first, last, is_last=is_last):
                 self._member.covered = replica.position.update
                 if self._group.size > 1:
                     self._member.compared = replica.position.update
-                figures = figures.then(ExchangeFigures(checks=1, checked_update=replica.position.update))
-            if self._is_reporter:
-                self._figures = self._figures.then(figures)
+                if self._is_reporter:
+                    self._figures.append(ExchangeFigures(checks=1, checked_update=replica.position.update))
             if time.perf_counter() - self._reported_at > self._report_seconds:
                 self._report()
             stop = made.stop
@@ -389,7 +400,9 @@ class _MemberGeneration:
         last one ends now.
         """
         size = self._group.size
-        parts = [busiest(step.examples, step.shards, size) for step, _ in made.done]
+        parts = []
+        for step, _ in made.done:
+            parts.append(busiest(step.examples, step.shards, size))
         left = made.compute_seconds + made.exchange_seconds + made.wait_seconds
         for part, (step, committed) in zip(parts, made.done, strict=True):
             share = part / sum(parts)
@@ -409,16 +422,15 @@ class _MemberGeneration:
         if self._member.control.is_over(self._order.generation):
             raise PeerLost("the driver has ended the generation")
 
-    def _stop_requested(self) -> bool:
-        return self._is_reporter and self._member.control.stop_requested(self._order.generation)
-
     def _report(self) -> None:
         """Report the bytes that this member has sent; rank 0 reports the rows too, which are the same for all."""
         sent = self._group.bytes_sent - self._bytes_reported
         if self._is_reporter:
             rows = self._member.rows_after(self._reported)
-            figures = replace(self._figures, bytes_sent=sent)
-            self._figures = ExchangeFigures()
+            figures = ExchangeFigures(bytes_sent=sent)
+            for each in self._figures:
+                figures = figures.then(each)
+            self._figures.clear()
         else:
             rows = ()
             figures = ExchangeFigures(bytes_sent=sent)
@@ -430,9 +442,8 @@ class _MemberGeneration:
         self._reported_at = time.perf_counter()
 
     def _evaluate_if_due(self) -> None:
+        """Evaluate if an evaluation is due at this end of an epoch."""
         replica = self._replica
-        if replica.position.offset:
-            return
         known = replica.judgement.known(self._evaluated)
         if not evaluation_due(replica.spec, replica.plan, replica.position, known):
             return
