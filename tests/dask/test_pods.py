@@ -128,9 +128,7 @@ def test_a_worker_without_a_trainer_ends_soon(pods: Any, digits_job: Any) -> Non
 
 def test_a_worker_that_still_loads_or_has_no_scheduler_ends_at_once(pods: Any) -> None:
     """The first process of a container ignores signals without a handler, and would start to train."""
-    code = (
-        "import os; from batchgrowth_trainer.worker import signals as s; s.exit_when_asked(); os.kill(os.getpid(), 15)"
-    )
+    code = "import os; from batchgrowth_trainer.worker import exits; exits.exit_when_asked(); os.kill(os.getpid(), 15)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
     worker = pods.worker()
