@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Container
 from pathlib import Path
 
 from batchgrowth.choices import CHOICES
@@ -63,30 +64,46 @@ def _default(field: FieldInfo) -> str:
 
 
 def conditions_page() -> str:
-    """docs/conditions.md: a table of reasons for each condition."""
-    parts = [
-        f"## {kind}\n\n{meaning}\n\n| reason | meaning |\n|---|---|\n"
-        + "".join(f"| `{reason}` | {text} |\n" for reason, text in REASONS[kind].items())
-        for kind, meaning in CONDITIONS.items()
-    ]
+    """docs/conditions.md: a list of reasons for each condition, and one of those that several conditions have."""
+    shared = _shared_reasons()
+    rows = (
+        f"- `{reason}` ({', '.join(f'`{kind}`' for kind in kinds)}): {text}\n"
+        for (reason, text), kinds in shared.items()
+    )
+    parts = [f"## {kind}\n\n{meaning}\n{_own_reasons(kind, shared)}" for kind, meaning in CONDITIONS.items()]
     return (
-        "# Conditions and events\n\n`kubectl describe bgj NAME` shows these conditions, each with one of its reasons.\n"
-        "The message beside the reason names the missing or refused object and a remedy.\n"
+        "# Conditions and events\n\n`kubectl describe bgj NAME` shows these conditions, each with one of its reasons "
+        "and a message that names the object and a remedy.\n"
         "A change of a condition is also an event with the same reason, except for "
         f"{', '.join(f'`{reason}`' for reason in sorted(QUIET))}. "
         f"The event `{STAGE_BEGAN}` reports a new stage, `{STATUS_REFUSED}` a status that the API server has refused, "
         f"and `{COMPUTED_WRONGLY}` a worker that a [spot check](arithmetic.md#spot-checks) found to compute wrongly; "
         "`status.findings` keeps its pod, its node and what was undone.\n"
         "A condition flaps if it turns bad five times, each time less than ten minutes after the last. It "
-        "then stays bad until there has been no trouble for five minutes, the spec is edited or the job ends; its "
-        "message says since when it flaps.\n"
-        "`make generate` writes this page from `batchgrowth.contract.status`.\n\n" + "\n".join(parts)
+        "then stays bad until there has been no trouble for five minutes, the spec is edited or the job ends.\n"
+        "`make generate` writes this page from `batchgrowth.contract.status`.\n\n"
+        f"## Reasons of several conditions\n\n{''.join(rows)}\n" + "\n".join(parts)
     )
+
+
+def _shared_reasons() -> dict[tuple[str, str], list[str]]:
+    """Return the conditions of each reason that several have with the same meaning."""
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for kind, reasons in REASONS.items():
+        for reason in reasons.items():
+            kinds.setdefault(reason, []).append(kind)
+    return {reason: some for reason, some in kinds.items() if len(some) > 1}
+
+
+def _own_reasons(kind: str, shared: Container[tuple[str, str]]) -> str:
+    """Return the list of the reasons that only this condition has; nothing if there are none."""
+    own = [reason for reason in REASONS[kind].items() if reason not in shared]
+    return "\n" * bool(own) + "".join(f"- `{reason}`: {text}\n" for reason, text in own)
 
 
 def metrics_table() -> str:
     """docs/metrics.md: one table for the trainer and one for the operator."""
-    head = "| name | kind | labels | unit | meaning |\n|---|---|---|---|---|\n"
+    head = "| name | kind | labels | meaning |\n|---|---|---|---|\n"
     rooms = (("Trainer", TRAINER), ("Operator", OPERATOR))
     tables = [f"## {room}\n\n{head}" + "\n".join(map(_metric_row, metrics)) + "\n" for room, metrics in rooms]
     source = (
@@ -98,7 +115,7 @@ def metrics_table() -> str:
 
 def _metric_row(metric: Metric) -> str:
     labels = ", ".join(f"`{label}`" for label in metric.labels)
-    return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.unit} | {metric.help} |"
+    return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |"
 
 
 def summary_page() -> str:
