@@ -11,7 +11,6 @@ from batchgrowth.choices import CHOICES
 from batchgrowth.contract.metrics import OPERATOR, TRAINER, Metric
 from batchgrowth.contract.status import COMPUTED_WRONGLY, CONDITIONS, REASONS, STAGE_BEGAN, STATUS_REFUSED
 from batchgrowth.registry import Entry
-from batchgrowth_operator.job.announcements import QUIET
 from batchgrowth_trainer.record.summary import Summary
 from pydantic.fields import FieldInfo
 
@@ -74,8 +73,8 @@ def conditions_page() -> str:
     return (
         "# Conditions and events\n\n`kubectl describe bgj NAME` shows these conditions, each with one of its reasons "
         "and a message that names the object and a remedy.\n"
-        "A change of a condition is also an event with the same reason, except for "
-        f"{', '.join(f'`{reason}`' for reason in sorted(QUIET))}. "
+        "A change of a condition is also an event with the same reason, except for ordinary ones "
+        "such as `WaitingForWorkers`. "
         f"The event `{STAGE_BEGAN}` reports a new stage, `{STATUS_REFUSED}` a status that the API server has refused, "
         f"and `{COMPUTED_WRONGLY}` a worker that a [spot check](arithmetic.md#spot-checks) found to compute wrongly; "
         "`status.findings` keeps its pod, its node and what was undone.\n"

@@ -57,9 +57,8 @@ def mistakes_page() -> str:
     ]
     return (
         "# Mistakes and their errors\n\n"
-        f"These {len(mistakes)} mistakes end a run with one paragraph, which says what is wrong, names the file and "
-        "line of your code, and the layer of torch if a layer raised, and ends with a remedy; here are the "
-        "remedies.\n"
+        f"These {len(mistakes)} mistakes end a run with one paragraph, which names the line of your code, and the "
+        "layer of torch if one raised, and ends with a remedy, quoted here.\n"
         "`--log-level debug` logs the whole traceback.\n"
         "See [exit codes](exit-codes.md), and [faults](faults.md) of machines.\n\n"
         "`make generate` writes this page from `docs/mistakes.toml`; tests make each mistake and read its error.\n\n"
