@@ -65,9 +65,10 @@ def _default(field: FieldInfo) -> str:
 def conditions_page() -> str:
     """docs/conditions.md: a list of reasons for each condition, and one of those that several conditions have."""
     shared = _shared_reasons()
-    rows = (
-        f"- `{reason}` ({', '.join(f'`{kind}`' for kind in kinds)}): {text}\n"
-        for (reason, text), kinds in shared.items()
+    groups = (
+        f"{', '.join(f'`{kind}`' for kind in kinds)}:\n\n"
+        + "".join(f"- `{reason}`: {text}\n" for (reason, text), some in shared.items() if some == kinds)
+        for kinds in dict.fromkeys(shared.values())
     )
     parts = [f"## {kind}\n\n{meaning}\n{_own_reasons(kind, shared)}" for kind, meaning in CONDITIONS.items()]
     return (
@@ -81,17 +82,17 @@ def conditions_page() -> str:
         "A condition flaps if it turns bad five times, each time less than ten minutes after the last. It "
         "then stays bad until there has been no trouble for five minutes, the spec is edited or the job ends.\n"
         "`make generate` writes this page from `batchgrowth.contract.status`.\n\n"
-        f"## Reasons of several conditions\n\n{''.join(rows)}\n" + "\n".join(parts)
+        "## Reasons of several conditions\n\n" + "\n".join((*groups, *parts))
     )
 
 
-def _shared_reasons() -> dict[tuple[str, str], list[str]]:
+def _shared_reasons() -> dict[tuple[str, str], tuple[str, ...]]:
     """Return the conditions of each reason that several have with the same meaning."""
     kinds: dict[tuple[str, str], list[str]] = {}
     for kind, reasons in REASONS.items():
         for reason in reasons.items():
             kinds.setdefault(reason, []).append(kind)
-    return {reason: some for reason, some in kinds.items() if len(some) > 1}
+    return {reason: tuple(some) for reason, some in kinds.items() if len(some) > 1}
 
 
 def _own_reasons(kind: str, shared: Container[tuple[str, str]]) -> str:
