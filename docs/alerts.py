@@ -18,7 +18,6 @@ def alerts_page() -> str:
     tables = [f"## {_TITLES[group['name']]}\n\n{head}" + "".join(map(_row, group["rules"])) for group in groups]
     return (
         "# Alerts\n\n"
-        "Tests show that each alert fires on its fault and stays silent while a job trains normally.\n"
         "[On Kubernetes](kubernetes.md#metrics) says how Prometheus loads them.\n"
         "An alert about a job has the labels `job_namespace` and `job_name`; one about a trainer has `namespace` and "
         "`batchgrowth_dev_job`.\n\n"

@@ -28,9 +28,8 @@ GROUPS = {
     "G": "Attacks on a run",
 }
 """The first letter of an id, and what its faults have in common."""
-MOST_MANIFESTS = 2
-"""How many manifests of a fault have a link each; if there are more, one link leads to the file that marks them."""
-HEAD = "| fault | what happens | what batchgrowth does | shown by |\n|---|---|---|---|\n"
+TIERS = ("cluster", "apiserver", "gpu", "dask", "chart", "torch", "pure", "corpus")
+"""The folders of tests/ that show faults, from the closest to a user's machines on; a page links to the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,42 +101,32 @@ def _manifests(tests: Path) -> Iterator[tuple[str, Proof]]:
 
 
 def faults_page() -> str:
-    """docs/faults.md: a table for each group of faults."""
+    """docs/faults.md: a list for each group of faults."""
     rows, shown = read_faults(), proofs(ROOT / "tests")
-    tables = [
-        f"## {title}\n\n{HEAD}" + "".join(_row(row, shown) for row in rows.values() if row.id[0] == group)
+    lists = [
+        f"## {title}\n\n" + "".join(_row(row, shown) for row in rows.values() if row.id[0] == group)
         for group, title in GROUPS.items()
         if any(row.id[0] == group for row in rows.values())
     ]
     return (
-        "# Faults\n\nWhat can go wrong, what batchgrowth then does, and which tests show it. Tests cover "
-        f"{len(shown.keys() & rows.keys())} of {len(rows)} faults; for the others the last column says why not.\n"
+        "# Faults\n\nWhat can go wrong, what batchgrowth then does, and which tests show it: "
+        f"{len(shown.keys() & rows.keys())} of {len(rows)} faults have tests.\n"
         'A manifest that is "refused" is refused by the API server and by `batchgrowth check`, with a message that '
-        "names the field, unless the row says otherwise. "
+        "names the field. A job that waits continues once the cause is gone. "
         "A fault that a job survives does not change its weights.\n"
-        "A test's folder is its [tier](../tests/README.md); a manifest in `tests/corpus/bad` is a test too. "
-        "`grep -rn 'fault.*B18' tests` finds the tests of fault B18.\n\n"
-        "`make generate` writes this page from `docs/faults.toml` and the marks of the tests.\n\n" + "\n".join(tables)
+        "A fault's id is a link to a file of tests; `grep -rn 'fault.*B18' tests` finds all tests of fault B18.\n\n"
+        "`make generate` writes this page from `docs/faults.toml` and the marks of the tests.\n\n" + "\n".join(lists)
     )
 
 
 def _row(row: Fault, shown: Mapping[str, list[Proof]]) -> str:
-    proof = _links(shown[row.id]) if row.id in shown else f"nothing: {row.open}"
-    return f"| {row.id} | {row.happens} | {row.does} | {proof} |\n"
+    if row.id in shown:
+        return f"- [{row.id}](../tests/{_closest(shown[row.id])}) **{row.happens}** {row.does}\n"
+    return f"- {row.id} **{row.happens}** {row.does} No test: {row.open}\n"
 
 
-def _links(some: list[Proof]) -> str:
-    """Return a link to each file of tests and to each manifest, once and in their order; many manifests are one link.
-
-    A file's text is its tier and its name, without the folders between them.
-    """
-    paths = [Path(path) for path in dict.fromkeys(proof.path for proof in some)]
-    manifests = [path for path in paths if path.suffix == ".yaml"]
-    links = [
-        f"[{path.parts[0]}/{path.stem}](../tests/{path.as_posix()})"
-        for path in paths
-        if path not in manifests or len(manifests) <= MOST_MANIFESTS
-    ]
-    if len(manifests) > MOST_MANIFESTS:
-        links.insert(0, f"[{len(manifests)} manifests](../tests/corpus/expected.yaml)")
-    return ", ".join(links)
+def _closest(some: list[Proof]) -> str:
+    """Return the first file of the first tier; one of several manifests stands for all, in the file that marks them."""
+    paths = sorted((proof.path for proof in some), key=lambda path: TIERS.index(Path(path).parts[0]))
+    manifests = {path for path in paths if path.endswith(".yaml")}
+    return "corpus/expected.yaml" if paths[0] in manifests and len(manifests) > 1 else paths[0]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Container
 from pathlib import Path
 
 from batchgrowth.choices import CHOICES
 from batchgrowth.contract.metrics import OPERATOR, TRAINER, Metric
 from batchgrowth.contract.status import COMPUTED_WRONGLY, CONDITIONS, REASONS, STAGE_BEGAN, STATUS_REFUSED
 from batchgrowth.registry import Entry
-from batchgrowth_operator.job.announcements import QUIET
 from batchgrowth_trainer.record.summary import Summary
 from pydantic.fields import FieldInfo
 
@@ -63,30 +63,47 @@ def _default(field: FieldInfo) -> str:
 
 
 def conditions_page() -> str:
-    """docs/conditions.md: a table of reasons for each condition."""
-    parts = [
-        f"## {kind}\n\n{meaning}\n\n| reason | meaning |\n|---|---|\n"
-        + "".join(f"| `{reason}` | {text} |\n" for reason, text in REASONS[kind].items())
-        for kind, meaning in CONDITIONS.items()
-    ]
+    """docs/conditions.md: a list of reasons for each condition, and one of those that several conditions have."""
+    shared = _shared_reasons()
+    groups = (
+        f"{', '.join(f'`{kind}`' for kind in kinds)}:\n\n"
+        + "".join(f"- `{reason}`: {text}\n" for (reason, text), some in shared.items() if some == kinds)
+        for kinds in dict.fromkeys(shared.values())
+    )
+    parts = [f"## {kind}\n\n{meaning}\n{_own_reasons(kind, shared)}" for kind, meaning in CONDITIONS.items()]
     return (
-        "# Conditions and events\n\n`kubectl describe bgj NAME` shows these conditions, each with one of its reasons.\n"
-        "The message beside the reason names the missing or refused object and a remedy.\n"
-        "A change of a condition is also an event with the same reason, except for "
-        f"{', '.join(f'`{reason}`' for reason in sorted(QUIET))}. "
+        "# Conditions and events\n\n`kubectl describe bgj NAME` shows these conditions, each with one of its reasons "
+        "and a message that names the object and a remedy.\n"
+        "A change of a condition is also an event with the same reason, except for ordinary ones "
+        "such as `WaitingForWorkers`. "
         f"The event `{STAGE_BEGAN}` reports a new stage, `{STATUS_REFUSED}` a status that the API server has refused, "
         f"and `{COMPUTED_WRONGLY}` a worker that a [spot check](arithmetic.md#spot-checks) found to compute wrongly; "
         "`status.findings` keeps its pod, its node and what was undone.\n"
         "A condition flaps if it turns bad five times, each time less than ten minutes after the last. It "
-        "then stays bad until there has been no trouble for five minutes, the spec is edited or the job ends; its "
-        "message says since when it flaps.\n"
-        "`make generate` writes this page from `batchgrowth.contract.status`.\n\n" + "\n".join(parts)
+        "then stays bad until there has been no trouble for five minutes, the spec is edited or the job ends.\n"
+        "`make generate` writes this page from `batchgrowth.contract.status`.\n\n"
+        "## Reasons of several conditions\n\n" + "\n".join((*groups, *parts))
     )
+
+
+def _shared_reasons() -> dict[tuple[str, str], tuple[str, ...]]:
+    """Return the conditions of each reason that several have with the same meaning."""
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for kind, reasons in REASONS.items():
+        for reason in reasons.items():
+            kinds.setdefault(reason, []).append(kind)
+    return {reason: tuple(some) for reason, some in kinds.items() if len(some) > 1}
+
+
+def _own_reasons(kind: str, shared: Container[tuple[str, str]]) -> str:
+    """Return the list of the reasons that only this condition has; nothing if there are none."""
+    own = [reason for reason in REASONS[kind].items() if reason not in shared]
+    return "\n" * bool(own) + "".join(f"- `{reason}`: {text}\n" for reason, text in own)
 
 
 def metrics_table() -> str:
     """docs/metrics.md: one table for the trainer and one for the operator."""
-    head = "| name | kind | labels | unit | meaning |\n|---|---|---|---|---|\n"
+    head = "| name | kind | labels | meaning |\n|---|---|---|---|\n"
     rooms = (("Trainer", TRAINER), ("Operator", OPERATOR))
     tables = [f"## {room}\n\n{head}" + "\n".join(map(_metric_row, metrics)) + "\n" for room, metrics in rooms]
     source = (
@@ -98,7 +115,7 @@ def metrics_table() -> str:
 
 def _metric_row(metric: Metric) -> str:
     labels = ", ".join(f"`{label}`" for label in metric.labels)
-    return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.unit} | {metric.help} |"
+    return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |"
 
 
 def summary_page() -> str:

@@ -15,14 +15,13 @@ GROUPS = {
     "manifest": "The manifest",
     "gpu": "On a GPU",
 }
-"""The tables of docs/mistakes.toml, and their headings."""
-HEAD = "| mistake | what the error says |\n|---|---|\n"
+"""The groups of docs/mistakes.toml, and their headings."""
 _TEXT = (ROOT / "docs" / "mistakes.toml").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One row: `code` is the user's module, `says` the parts of the error's text, in their order.
+    """One row: `code` is the user's module, `says` parts of the error's text, the remedy last.
 
     `error` is the name of its class, `other` a second module, `entry` the entrypoint, and `set` changes the manifest.
     One that `needs_gpu` is reported so on a GPU alone; all others are made on a CPU.
@@ -50,23 +49,30 @@ def read_mistakes() -> dict[str, Mistake]:
 
 
 def mistakes_page() -> str:
-    """docs/mistakes.md: a table for each group."""
+    """docs/mistakes.md: a list for each group."""
     mistakes = read_mistakes()
-    tables = [
-        f"## {title}\n\n{HEAD}" + "".join(_row(row) for name, row in mistakes.items() if name.startswith(f"{group}."))
+    lists = [
+        f"## {title}\n\n" + _rows([row for name, row in mistakes.items() if name.startswith(f"{group}.")])
         for group, title in GROUPS.items()
     ]
     return (
         "# Mistakes and their errors\n\n"
-        f"These {len(mistakes)} mistakes end a run with one paragraph, which names the file and line of your code, and "
-        "the layer of torch if a layer raised; the tables quote its parts that say what is wrong and what helps.\n"
+        f"These {len(mistakes)} mistakes end a run with one paragraph, which names the line of your code, and the "
+        "layer of torch if one raised, and ends with a remedy, quoted here.\n"
         "`--log-level debug` logs the whole traceback.\n"
         "See [exit codes](exit-codes.md), and [faults](faults.md) of machines.\n\n"
-        "`make generate` writes this page from `docs/mistakes.toml`; `tests/torch/workloads/test_mistakes.py` and "
-        "`tests/gpu/test_mistakes_on_a_gpu.py` make the mistakes and read their errors.\n\n" + "\n".join(tables)
+        "`make generate` writes this page from `docs/mistakes.toml`; tests make each mistake and read its error.\n\n"
+        + "\n".join(lists)
     )
 
 
-def _row(row: Mistake) -> str:
-    parts = " … ".join(f"`{part}`" for part in row.says).replace("|", "\\|")
-    return f"| {row.mistake} | {parts} |\n"
+def _rows(mistakes: list[Mistake]) -> str:
+    """Return a line for each remedy, with all mistakes that it helps."""
+    helped: dict[str, list[str]] = {}
+    for row in mistakes:
+        helped.setdefault(row.says[-1], []).append(row.mistake)
+    return "".join(f"- **{' '.join(some)}** {_code(remedy)}\n" for remedy, some in helped.items())
+
+
+def _code(text: str) -> str:
+    return f"`` {text} ``" if "`" in text else f"`{text}`"
