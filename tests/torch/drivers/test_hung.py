@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from batchgrowth_trainer.drivers import generations
 from batchgrowth_trainer.drivers.generations import Generation, GenerationsDriver
+from batchgrowth_trainer.pool import membership
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import MemberOutcome
 
@@ -18,6 +19,7 @@ class World:
 
     run_id = "run"
     where = "run, update 12"
+    spec = SimpleNamespace(patience_seconds=30.0)
 
     def __init__(self) -> None:
         self.calls, self.leaving, self.totals = self, set[str](), self
@@ -32,7 +34,11 @@ class World:
     def answering(self, addresses: Collection[str]) -> set[str]:
         return self.registered.intersection(addresses) - self.silent
 
-    def restart(self, addresses: Collection[str], _note: Any) -> None:
+    def ask_whether_alive(self, addresses: Collection[str]) -> None:
+        assert {"a", "b", "c"} == {*addresses}
+
+    def restart(self, addresses: Collection[str], _note: Any, why: str = "does not answer") -> None:
+        assert why in ("does not answer", membership.STUCK)
         self.done += [("restart", address) for address in sorted(addresses)]
 
     def notify(self, function: Any, *_: Any, worker: str) -> None:
@@ -78,16 +84,16 @@ def test_the_others_end_and_their_state_is_saved_first(
     driver: GenerationsDriver, world: World, present: Generation, updates: tuple[int, int], saves: list[Any]
 ) -> None:
     world.silent, world.overdue = {"c"}, {"c"}
-    driver._restart_hung(present)
+    driver._restart_unresponsive(present)
     assert world.done == CANCELLED, "nobody is restarted while others train"
 
     present.outcomes["b"] = MemberOutcome(updates[1], lost="the driver has ended the generation")
-    driver._restart_hung(present)
+    driver._restart_unresponsive(present)
     assert world.done == CANCELLED
 
     present.outcomes["a"] = MemberOutcome(updates[0], lost="the driver has ended the generation")
     for _ in range(2):
-        driver._restart_hung(present)
+        driver._restart_unresponsive(present)
     assert [*CANCELLED, *saves, ("restart", "c")] == world.done
 
 
@@ -95,7 +101,7 @@ def test_where_no_member_answers_there_is_nothing_to_save(
     driver: GenerationsDriver, world: World, present: Generation
 ) -> None:
     world.silent, world.overdue = {"a", "b", "c"}, {"a", "b"}
-    driver._restart_hung(present)
+    driver._restart_unresponsive(present)
     assert world.done == [*CANCELLED, ("restart", "a"), ("restart", "b")]
 
 
@@ -107,9 +113,9 @@ def test_those_that_do_not_end_are_not_waited_for_any_longer(
     monkeypatch.setattr(generations.time, "monotonic", lambda: now)
     present.outcomes["b"] = MemberOutcome(12, lost="rank 2 does not answer")
     world.silent, world.overdue = {"c"}, {"c"}
-    driver._restart_hung(present)
+    driver._restart_unresponsive(present)
     now += generations._SAVING_SECONDS
-    driver._restart_hung(present)
+    driver._restart_unresponsive(present)
     assert world.done == [("cancel", "a"), ("cancel", "c"), ("save", "b"), ("restart", "c")]
 
 
@@ -117,5 +123,22 @@ def test_a_worker_that_does_not_train_is_restarted_at_once(
     driver: GenerationsDriver, world: World, present: Generation
 ) -> None:
     world.silent, world.overdue = {"idle"}, {"idle"}
-    driver._restart_hung(present)
+    driver._restart_unresponsive(present)
     assert world.done == [("restart", "idle")]
+
+
+def test_a_member_whose_thread_hangs_is_restarted_long_after_the_others_ended(
+    driver: GenerationsDriver, world: World, present: Generation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(generations.time, "monotonic", lambda: now)
+    present.cancelled_at = now
+    present.outcomes |= {"a": MemberOutcome(12, lost="rank 2 was lost"), "b": None}
+    now += world.spec.patience_seconds + membership.STUCK_SECONDS
+    driver._restart_unresponsive(present)
+    assert world.done == []
+
+    now += 1
+    for _ in range(2):
+        driver._restart_unresponsive(present)
+    assert world.done == [("save", "a"), ("restart", "c")]

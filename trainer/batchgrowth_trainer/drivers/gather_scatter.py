@@ -133,10 +133,11 @@ class GatherScatterDriver:
         while not gathering.is_over:
             self._handle_events(_TICK_SECONDS)
             pool.check_connected()
-            if run.spec.exchange.settings.backups:
-                overdue = gathering.overdue()
-                idle = self._idle(gathering) if overdue else []
-                for rank, address in zip(overdue, idle, strict=False):
+            if run.spec.exchange.settings.backups and (overdue := gathering.overdue()):
+                # Workers that joined or came back during the update may repeat a part too.
+                idle = gathering.idle(self._free(self._scaling.team({})))
+                ready = [address for address in idle if address in pool.ready]
+                for rank, address in zip(overdue, ready, strict=False):
                     log.debug("%s: worker %s repeats part %d, which is overdue", run.where, address, rank)
                     self._request(gathering, step, rank, len(members), address, model)
             self._restart_hung(gathering)
@@ -277,11 +278,6 @@ class GatherScatterDriver:
 
     def _free(self, team: list[str]) -> list[str]:
         return [worker for worker in team if worker not in self._late]
-
-    def _idle(self, gathering: Gathering) -> list[str]:
-        """Return the workers that may repeat a part, including those that joined or came back during the update."""
-        idle = gathering.idle(self._free(self._scaling.team({})))
-        return [address for address in idle if address in self._pool.ready]
 
     def _restart_hung(self, gathering: Gathering) -> None:
         """Restart members that do not answer, and members that are still computing long after the other members

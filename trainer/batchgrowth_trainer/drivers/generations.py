@@ -162,9 +162,7 @@ class GenerationsDriver:
                     self._stop_if_due(generation)
                     is_ending = generation.stop_reason or generation.outcomes
                     states.save_while_it_trains(members[0], due=run.checkpoint_due() and not is_ending)
-                    self._ask_if_silent(generation)
-                    self._restart_hung(generation)
-                    self._restart_stuck(generation)
+                    self._restart_unresponsive(generation)
             finally:
                 self._close_rendezvous()
             states.expect_none()
@@ -216,18 +214,18 @@ class GenerationsDriver:
                 service.request_stop, self._pool.run_id, generation.number, worker=generation.members[0]
             )
 
-    def _ask_if_silent(self, generation: Generation) -> None:
+    def _restart_unresponsive(self, generation: Generation) -> None:
+        """Restart workers that hang, and members whose thread does not end the generation.
+
+        Before restarting a member, save the newest state of the members that answer. A member sends its state only
+        after its generation, so a hung member ends the generation for all. Members that do not end in time, such as
+        those in a group by NCCL, are not waited for.
+        """
         if time.monotonic() - generation.heard_at > _SILENCE_SECONDS:
             log.debug("%s: nothing was heard for %.0f s; asking the workers", self._run.where, _SILENCE_SECONDS)
             generation.heard_at = time.monotonic()
             self._pool.ask_whether_alive(generation.members)
 
-    def _restart_hung(self, generation: Generation) -> None:
-        """Restart hung workers. Before restarting a member, save the newest state of the members that answer.
-
-        A member sends its state only after its generation, so a hung member ends the generation for all.
-        Members that do not end in time, such as those in a group by NCCL, are not waited for.
-        """
         found = self._pool.hung()
         self._pool.restart(found.difference(generation.members), self._run.note)
         if found := found.intersection(generation.members):
@@ -235,15 +233,14 @@ class GenerationsDriver:
             generation.hung_at = min(generation.hung_at, time.monotonic())
             self._cancel(generation)
         others = self._pool.answering(generation.members) - generation.hung - generation.outcomes.keys()
-        if not generation.hung or (others and time.monotonic() - generation.hung_at < _SAVING_SECONDS):
-            return
-        self._save_remaining(generation)
-        self._pool.restart(generation.hung, self._run.note)
-        generation.hung.clear()
-        generation.hung_at = math.inf
+        are_ending = others and time.monotonic() - generation.hung_at < _SAVING_SECONDS
+        if generation.hung and not are_ending:
+            self._save_remaining(generation)
+            self._pool.restart(generation.hung, self._run.note)
+            generation.hung.clear()
+            generation.hung_at = math.inf
 
-    def _restart_stuck(self, generation: Generation) -> None:
-        """Restart members that answer but whose thread hangs: their peers ended this generation long ago."""
+        # Members that answer, but whose thread hangs: their peers ended this generation long ago.
         if time.monotonic() - generation.cancelled_at > self._run.spec.patience_seconds + membership.STUCK_SECONDS:
             generation.cancelled_at = math.inf
             stuck = [member for member in generation.members if member not in generation.outcomes]
@@ -363,7 +360,12 @@ class GenerationsDriver:
         arbiter's answer is none of theirs.
         """
         answers = dict(zip(generation.members, finding.answers, strict=True))
-        members, digest = self._contradicting(answers)
+        answered = [member for member, answer in answers.items() if answer is not None]
+        # Only processes of one arithmetic can contradict each other. If members of several do, another check finds the
+        # others. A member that leaves may have any arithmetic; nothing can be compared if all leave.
+        ready = self._pool.ready
+        digest = next((ready[member].arithmetic.digest for member in answered if member in ready), None)
+        members = [one for one in answered if one not in ready or ready[one].arithmetic.digest == digest]
         witness = next((member for member in members if member in generation.remaining), None)
         snapshot = self._states.snapshot(witness) if witness is not None else None
         if snapshot is None or digest is None:
@@ -371,8 +373,8 @@ class GenerationsDriver:
         has_replaced = False
         ends = time.monotonic() + _ARBITER_SECONDS
         while time.monotonic() < ends and not self._run.stop_requested():
-            arbiters = [worker for worker in self._pool.ready if worker not in generation.members]
-            arbiters = [worker for worker in arbiters if self._pool.ready[worker].arithmetic.digest == digest]
+            arbiters = [worker for worker in ready if worker not in generation.members]
+            arbiters = [worker for worker in arbiters if ready[worker].arithmetic.digest == digest]
             if arbiters:
                 answer = self._answer_of(arbiters[0], snapshot, finding, ends)
                 if answer is None:
@@ -394,17 +396,6 @@ class GenerationsDriver:
             self._handle_events(_TICK_SECONDS)
         return members
 
-    def _contradicting(self, answers: Mapping[str, Answer | None]) -> tuple[list[str], str | None]:
-        """Return the members of one arithmetic that contradict each other, and the digest of that arithmetic.
-
-        If members of several arithmetics do, another check finds the others. A member that leaves may have any of them;
-        the digest is None if all leave.
-        """
-        ready = self._pool.ready
-        members = [member for member, answer in answers.items() if answer is not None]
-        digest = next((ready[member].arithmetic.digest for member in members if member in ready), None)
-        return [one for one in members if one not in ready or ready[one].arithmetic.digest == digest], digest
-
     def _answer_of(self, arbiter: str, snapshot: PackedSnapshot, finding: Finding, ends: float) -> Answer | None:
         """Return the arbiter's answer to the question of the check.
 
@@ -419,6 +410,7 @@ class GenerationsDriver:
             if time.monotonic() > ends or self._run.stop_requested():
                 break
             self._handle_events(_TICK_SECONDS)
+        # No end of this task is queued, as those of a generation are; `Ended` tells what it means all the same.
         ended = Ended(arbiter, self._number, future)
         fault = ended.fault()
         if fault is not None:
@@ -464,6 +456,7 @@ class GenerationsDriver:
 
     def _take_end(self, generation: Generation, address: str, outcome: MemberOutcome | None) -> None:
         generation.heard_at = time.monotonic()
+        # A worker may leave before or after the end of its task is heard of: what came first counts.
         generation.outcomes.setdefault(address, outcome)
         if outcome is None:
             drop(generation.futures[address])

@@ -71,9 +71,8 @@ class Hogwild:
             except IndexError:
                 return
             began = time.perf_counter()
-            twin.buffers.restore(
-                replica.buffers.vectors
-            )  # as they are: others may be writing to them, as to the weights
+            # As they are: others may be writing to them, as to the weights.
+            twin.buffers.restore(replica.buffers.vectors)
             whole = twin.partials(step, (0, step.shards))
             with self._stepping:
                 gradient, rest = replica.split(whole[0].row)

@@ -87,6 +87,7 @@ class Scaling:
         present = run.desired_workers(run.position) if self._scaler else size
         for stage in run.plan.stages[run.plan.stage_at(run.position.update).index + 1 :]:
             desired = run.desired_workers(run.plan.position_at(stage.first_update))
+            # A cluster that is scaled externally does not grow because a stage wants more.
             if self._scaler is None:
                 desired = min(desired, len(self._pool.ready))
             if desired != present:

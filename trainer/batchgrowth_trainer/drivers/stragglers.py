@@ -242,7 +242,7 @@ class Stragglers:
         if copy.request.key != event.future.key:
             return
         del self._late[event.address]
-        # It rests for none after the first time.
+        # It rests for none after the first time. The 16 only bounds the shift; LONGEST_REST is reached before.
         in_a_row = self._in_a_row[event.address]
         rest = 0
         if in_a_row >= 2:

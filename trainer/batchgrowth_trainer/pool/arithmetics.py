@@ -54,6 +54,7 @@ class Arithmetics:
         Raises WorkloadError if it differs from the first worker, and nothing but the code can be the reason: both are
         processes of one machine.
         """
+        # Code before arithmetic: other code makes other gradients, which would look like other arithmetic.
         if self._code is None:
             self._code = prepared.code
         if prepared.code != self._code:
@@ -103,6 +104,7 @@ class Arithmetics:
 
     def forget_workers(self) -> None:
         """Forget all workers, because their scheduler is gone; workers that come back are compared again."""
+        # "" is the trainer's own process, which is still here.
         for address in [one for one in self._differing if one]:
             self.left(address)
 
@@ -172,6 +174,7 @@ class Arithmetics:
         job = self._job.setdefault(role, arithmetic)
         if job.digest == arithmetic.digest:
             return ""
+        # A worker that comes back is listed once.
         record = {"worker": name, "host": host, **arithmetic.to_json()}
         if record not in self._records and len(self._records) < MOST_RECORDS:
             self._records.append(record)

@@ -112,6 +112,7 @@ class Calls:
         running = asyncio.run_coroutine_threadsafe(work, self._loop)
         ends = time.monotonic() + seconds
         try:
+            # Polled, because neither a worker that leaves nor a requested stop would wake a wait for the result.
             while not concurrent.futures.wait([running], timeout=_POLL_SECONDS).done:
                 if time.monotonic() > ends or not self.registered.issuperset(workers):
                     return None
@@ -153,6 +154,7 @@ class Calls:
         """
         if not workers:
             return {}
+        # Errors are returned, since those of one worker must not cost the answers of the others.
         asking = self._client._run(function, *arguments, workers=workers, on_error="return")
         longest = self._seconds if seconds is None else seconds
         return _usable(function, lambda: self.wait(asking, workers, longest))
@@ -197,6 +199,7 @@ class Calls:
         """
 
         async def fetched() -> None:
+            # Called whatever happens, since the driver waits for it.
             answer = None
             try:
                 [answer] = await self._client._gather([future], direct=True)
@@ -207,6 +210,7 @@ class Calls:
 
     def submit(self, address: str, function: Callable[..., Any], *arguments: Any) -> Future:
         """Start a task on exactly this worker and return its future; Dask does not retry it. Raises SchedulerLost."""
+        # If it were `pure`, Dask would take a second call with the same arguments for the first.
         pinned = {"workers": [address], "allow_other_workers": False, "pure": False, "retries": 0}
         packed = dumps((function, arguments))
         try:

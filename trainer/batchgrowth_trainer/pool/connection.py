@@ -57,6 +57,7 @@ class LoopWatch:
 
     def trouble(self) -> str:
         """Return a line about a hanging loop; empty if none hangs. Log it once, so that the pod's log shows it."""
+        # Copies, since the loop and the driver change both at any moment.
         loop = self._loop
         asked_at = self._asked_at
         now = time.monotonic()
@@ -95,6 +96,7 @@ def connect(address: str, patience: float, stop_requested: Callable[[], bool], r
         host, port = host_and_port(address)
         while not stop_requested():
             try:
+                # A client backs off after each failure, so it would find a scheduler that starts late much later.
                 socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
                 with dask.config.set({_PRELOAD: [*dask.config.get(_PRELOAD), certificates.__name__]}):
                     return Client(address, timeout=_CLIENT_SECONDS)

@@ -58,7 +58,9 @@ class KeptWorkers:
             except BaseException:
                 self.close()
                 raise
-            self._start_timer()
+            self._timer = threading.Timer(IDLE_SECONDS, self._close_if_idle)
+            self._timer.daemon = True
+            self._timer.start()
 
     def close(self) -> None:
         """End the workers; the next run starts new ones."""
@@ -83,11 +85,6 @@ class KeptWorkers:
         self._resources.callback(self._cluster.end)
         return self._cluster
 
-    def _start_timer(self) -> None:
-        self._timer = threading.Timer(IDLE_SECONDS, self._close_if_idle)
-        self._timer.daemon = True
-        self._timer.start()
-
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -95,6 +92,7 @@ class KeptWorkers:
 
     def _close_if_idle(self) -> None:
         with self._lock:
+            # A timer that waits for the lock cannot be cancelled any more, and the run that held it has another one.
             if self._timer is threading.current_thread():
                 self.close()
 

@@ -40,6 +40,8 @@ from batchgrowth_trainer.worker.exits import signals_wait
 from batchgrowth_trainer.worker.greeted import own_certificate
 from batchgrowth_trainer.worker.local_preload import place_of_fatal_error
 
+# --- What workers take from this user's settings of Dask and Python ---
+
 OF_PYTHON = "PYTHON"
 OF_DASK = "DASK_"
 KEPT = (
@@ -85,6 +87,8 @@ def worker_flags(flags: list[str]) -> list[str]:
     return [flag for flag in flags if flag in _FLAGS] + list(_OWN_FLAGS)
 
 
+# --- The folder of a cluster's files, and the removal of those that dead runs left ---
+
 PREFIX = "batchgrowth-"
 OWNER_FILE = ".owner"
 
@@ -128,6 +132,7 @@ def _is_abandoned(folder: Path) -> bool:
     try:
         if os.fstat(opened).st_uid != os.geteuid():
             return False
+        # Of the folder that was looked at, even if another one has its name by now.
         owner = os.open(OWNER_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=opened)
         try:
             fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -139,6 +144,8 @@ def _is_abandoned(folder: Path) -> bool:
     finally:
         os.close(opened)
 
+
+# --- The server that forks workers ---
 
 LONGEST_FOLDER_BYTES = 70
 """The longest path of the folder for temporary files; sockets are two levels below it."""
@@ -192,6 +199,8 @@ def _interpreter(environment: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
+# --- The cluster, and its scaling ---
+
 PRELOADED = "batchgrowth_trainer.worker.fork_server_preload"
 """The module that the server that forks workers imports."""
 _PRELOAD = "batchgrowth_trainer.worker.local_preload"
@@ -233,28 +242,24 @@ class WorkerProcesses(LocalCluster):  # type: ignore[misc]  # Dask has no types
     """
 
     def __init__(self, **options: Any) -> None:
+        # Before Dask's own, since `_nanny_of` reads them.
         self.ended: list[EndedStart] = []
         self.is_over = False
         super().__init__(worker_class=_nanny_of(self), **options)
 
     def end(self) -> None:
         """Close the cluster, and end the processes of workers that Dask leaves because they have not started yet."""
+        # First: a nanny that waits for its turn must not start a process while Dask closes the others.
         self.is_over = True
         with suppress(TimeoutError):
             self.close(timeout=_CLOSE_SECONDS)
+        # Each process ends at once, or as soon as the server has forked it, which may take long on a busy machine:
+        # multiprocessing waits for it at this process's exit, for as long as it lives.
         for nanny in list(self._created):
-            _end_process(nanny)
-
-
-def _end_process(nanny: Nanny) -> None:
-    """End the nanny's process at once, or as soon as the server has forked it, which may take long on a busy machine.
-
-    multiprocessing waits for it at this process's exit, for as long as it lives.
-    """
-    with suppress(AttributeError):  # it has no process any more, or a later version of Dask calls the pipe otherwise
-        nanny.process.process._keep_child_alive.close()  # Dask's worker exits when this end of a pipe is closed
-    with suppress(OSError, TypeError):
-        os.kill(nanny.pid, signal.SIGKILL)
+            with suppress(AttributeError):  # it has no process any more, or a later Dask calls the pipe otherwise
+                nanny.process.process._keep_child_alive.close()  # Dask's worker exits when this end of a pipe is closed
+            with suppress(OSError, TypeError):
+                os.kill(nanny.pid, signal.SIGKILL)
 
 
 def _nanny_of(cluster: WorkerProcesses) -> type[Nanny]:
@@ -358,6 +363,7 @@ class LocalScaler:
         if now - self._looked_at < _LOOK_SECONDS:
             return self._worked_at
         self._looked_at = now
+        # A process that imports torch or loads data answers nobody, but it uses the processor.
         server = vars(forkserver)["_forkserver"]._forkserver_pid
         for pid in [server, *(nanny.pid for nanny in list(self._cluster._created))]:
             if pid is None:
@@ -387,6 +393,7 @@ class LocalScaler:
         given_up = [workers.pop(name) for name, since in self._idle_since.items() if now - since > patience]
         if given_up:
             log.info("%d workers did not start and are replaced", len(given_up))
+            # Dask then starts a worker for each name that its `worker_spec` has and its `workers` lack.
             self._cluster.scale(len(self._cluster.worker_spec))
         for nanny in given_up:
             with suppress(TimeoutError):  # it may wait forever for its worker to start

@@ -33,6 +33,9 @@ _POLL_SECONDS = 1.0
 _CLOSE_SECONDS = 5.0
 
 
+# --- Workers that join and leave ---
+
+
 def membership_plugin(topic: str) -> SchedulerPlugin:
     """Return a plugin that reports on `topic`, as plain data that `messages.decode` turns into Joined and Left.
 
@@ -175,6 +178,8 @@ class Membership:
         self._report(Left(address))
 
 
+# --- Workers that hang: how they are found, and how they are restarted ---
+
 SHORTEST_SECONDS = 5.0
 MOST_SILENT_SECONDS = 60.0
 ALL_SILENT_SECONDS = 300.0
@@ -238,6 +243,7 @@ class Heartbeat:
     async def _ask(self, address: str) -> None:
         await self._calls.reach(service.ping, address)
         asked_at = self._waiting.pop(address, None)
+        # `reach` also returns if the worker leaves, which is no round trip.
         if asked_at is not None and address in self._calls.registered:
             self._longest = max(self._clock() - asked_at, _FORGET * self._longest)
 
@@ -263,6 +269,7 @@ class WorkerRestarts:
             given_up_at = time.monotonic()
         self._given_up_at[address] = given_up_at
         await asyncio.sleep(RESTART_SECONDS)
+        # Unless it was restarted again meanwhile: it then has that restart's time.
         if self._given_up_at[address] == given_up_at and not self._is_back(address):
             why = f"this worker did not answer, and was not ready again within {RESTART_SECONDS:.0f} s"
             await self._client._run(service.give_up, why, workers=[address], on_error="ignore")

@@ -84,6 +84,7 @@ class Preparing:
                 self._calls.start(self._ask(address))
 
     async def _ask(self, address: str) -> None:
+        # Given up before the next question, so that questions do not pile up at a worker that answers none.
         doing = await asyncio.wait_for(
             self._calls.answer_of(service.what_it_does, self._run_id, worker=address), ASK_SECONDS
         )

@@ -97,6 +97,7 @@ async def take_over(client: Client, fence: Fence) -> None:
     Raises OSError if the scheduler is lost.
     """
     mine = fence.start, fence.token
+    # Looking costs the scheduler less than running a function, and mostly nothing has changed.
     held = tuple(await client.scheduler.get_metadata(keys=[_HOLDER], default=()))
     if held != mine:
         held = tuple(await client._run_on_scheduler(takeover_function(), *mine, not fence.granted))

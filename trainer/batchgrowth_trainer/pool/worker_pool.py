@@ -191,6 +191,7 @@ class WorkerPool:
 
     def _on_event(self, event: tuple[float, Mapping[str, Any]]) -> None:
         message = decode(event[1])
+        # `Membership` also polls the scheduler's list, so it may know already, and reports each change once.
         if isinstance(message, Joined):
             self._membership.joined(message.address)
         elif isinstance(message, Left):

@@ -426,8 +426,10 @@ class CheckpointStore:
 
     def _drop_old(self, newest: Path, covered: Collection[int]) -> None:
         folders = folders_in(self.directory)
+        # The newest replaces what was saved of the same update before: see `_free`.
         same = [folder for folder in folders if folder.stem == newest.stem and folder != newest]
         others = [folder for folder in folders if folder not in same]
+        # A check may send the training back to these, however old they are.
         refuges = []
         for update in covered:
             refuges += [folder for folder in others if 0 <= update_in(folder.name) <= update][-1:]

@@ -129,6 +129,7 @@ class _Walk:
         if type(value) in (dict, MappingProxyType):
             return "dict", [(self._form(key), self._form(item)) for key, item in value.items()]
         if type(value) in (set, frozenset):
+            # A set has no order, so no item may count what another has seen: each has a walk of its own.
             return type(value).__name__, sorted(_Walk().digest(item) for item in value)
         if isinstance(value, staticmethod | classmethod):
             return type(value).__name__, self._form(value.__func__)
@@ -146,6 +147,7 @@ class _Walk:
             if name in function.__globals__:
                 self.named.setdefault(name, function.__globals__[name])
             elif not hasattr(builtins, name):
+                # Not bound yet. Once it is, the function computes something else, and has another digest.
                 self.named.setdefault(name, None)
         cells = [_content(cell) for cell in function.__closure__ or ()]
         rest = (function.__defaults__, function.__kwdefaults__, cells)

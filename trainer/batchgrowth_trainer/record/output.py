@@ -176,6 +176,7 @@ class OutputFolder:
         folder.
         """
         aside = self._new_earlier()
+        # Copied, since the run that goes on appends to them; it writes the results again.
         for name in _SHARED:
             if (self.path / name).is_file():
                 shutil.copyfile(self.path / name, aside / name)

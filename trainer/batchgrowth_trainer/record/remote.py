@@ -345,6 +345,7 @@ class RemoteCheckpoints:
         entries = _patiently(self._entries)
         needed = self._needed_by(_manifests(entries))
         if needed is not None and entries:
+            # By the store's clock, as their times are: this machine's may be off by more than an hour.
             last = max(entry.modified for entry in entries.values())
             parts = {name: entry for name, entry in entries.items() if name.startswith((_STATES, _ROWS))}
             orphans = [n for n, entry in parts.items() if n not in needed and last - entry.modified > _ORPHANED]
@@ -361,6 +362,7 @@ class RemoteCheckpoints:
         saved = self._newest(note, with_rows=True)
         with storage.reported_as_checkpoint_error():
             summary = _patiently(lambda: self._bucket.get(SUMMARY_FILE)) if saved else None
+            # One that another run left in this folder would mark this run as finished.
             (self._folder / SUMMARY_FILE).unlink(missing_ok=True)
             if summary is not None:
                 storage.write_file(self._folder / SUMMARY_FILE, summary, durable=False)
@@ -392,9 +394,10 @@ class RemoteCheckpoints:
             self._bucket.put(state_name, state)
         with storage.reported_as_checkpoint_error():
             rows = self._pieces.current()
-            for file, piece in ((file, piece) for file, pieces in rows.items() for piece in pieces):
-                if not _is_there(entries, piece.name, piece.end - piece.begin):
-                    self._bucket.put(piece.name, self._pieces.read(file, piece))
+            for file, pieces in rows.items():
+                for piece in pieces:
+                    if not _is_there(entries, piece.name, piece.end - piece.begin):
+                        self._bucket.put(piece.name, self._pieces.read(file, piece))
         manifest = checkpoint.manifest_bytes(
             snapshot.position, state, self._mathematics, story, object=state_name, rows=rows
         )
@@ -491,6 +494,8 @@ class RemoteCheckpoints:
             needed = self._needed_by(set(by_update).difference(old)) if old else None
             if needed is not None:
                 parts = frozenset[str]().union(*(self._needed_by([name]) or () for name in old))
+                # In this order: without its manifest an object is only left over, without its objects a checkpoint is
+                # damaged.
                 self._bucket.delete(old)
                 self._bucket.delete([*parts - needed])
         except CheckpointError:

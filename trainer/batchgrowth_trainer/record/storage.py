@@ -154,6 +154,7 @@ def open_own(path: Path, flags: int, mode: int = 0o666) -> int:
     Raises OSError if it is a symbolic link or no regular file: somebody may have put it there, so that the run writes
     elsewhere.
     """
+    # A named pipe that lies there must not block this, nor a terminal become the one of this process.
     try:
         opened = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, mode)
     except OSError as error:

@@ -116,13 +116,16 @@ def find_workload(run: Path, spec: JobSpec, given: Sequence[Path] = ()) -> tuple
         folders += [origin.folder, str((run / origin.relative).resolve())]
     folders.append(str(Path.cwd()))
     now = Origin.of(spec, folders, run)
-    if now.folder:
-        _prefer(now)
     place = entrypoint
     home: list[str] = []
     if now.folder:
+        _prefer(now)
         home.append(now.folder)
-        place = str(Path(now.folder) / _path_of(now))
+        module = entrypoint.partition(":")[0].replace(".", "/")
+        file = f"{module}.py"
+        if file not in now.sources:
+            file = f"{module}/__init__.py"
+        place = str(Path(now.folder) / file)
     line = f"{run}: its workload is {place}"
     if origin is None:
         return line, home
@@ -141,21 +144,14 @@ def _prefer(origin: Origin) -> None:
     if origin.folder in sys.path[1:]:
         sys.path.remove(origin.folder)
         sys.path.insert(0, origin.folder)
+    home = Path(origin.folder).resolve()
     tops = {Path(name).parts[0].removesuffix(".py") for name in origin.sources}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if name.partition(".")[0] in tops and file is not None and not _is_below(file, origin.folder):
+        if name.partition(".")[0] not in tops or file is None:
+            continue
+        if not Path(file).resolve().is_relative_to(home):
             del sys.modules[name]
-
-
-def _is_below(file: str, folder: str) -> bool:
-    return Path(file).resolve().is_relative_to(Path(folder).resolve())
-
-
-def _path_of(origin: Origin) -> str:
-    """Return the path of the entrypoint's module below its folder."""
-    module = origin.entrypoint.partition(":")[0].replace(".", "/")
-    return f"{module}.py" if f"{module}.py" in origin.sources else f"{module}/__init__.py"
 
 
 # --- The sources of a workload, found without running them ---
@@ -170,6 +166,7 @@ def _found(entrypoint: str, folders: Sequence[str]) -> tuple[str, dict[str, str]
         home = Path(folder or ".").resolve()
         if _file_of(home, module) is None:
             continue
+        # A folder on the path that holds this package, or what pip has installed, is no workload's own.
         if module.partition(".")[0] == _OURS or not LIBRARIES.isdisjoint(home.parts):
             break
         return str(home), _digests(home, module)
@@ -210,7 +207,10 @@ def _digests(home: Path, module: str) -> dict[str, str]:
         if file is None:
             continue
         found[file.relative_to(home).as_posix()] = _sha256(file)
-        wanted = {*_imports(file, name), *_parents(name)} - seen
+        # Importing a.b.c also runs a and a.b.
+        parts = name.split(".")
+        parents = {".".join(parts[:count]) for count in range(1, len(parts))}
+        wanted = {*_imports(file, name), *parents} - seen
         seen |= wanted
         waiting += sorted(wanted)
     return dict(sorted(found.items()))
@@ -221,12 +221,6 @@ def _sha256(file: Path) -> str:
         return hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError:
         return ""
-
-
-def _parents(module: str) -> Iterator[str]:
-    parts = module.split(".")
-    for count in range(1, len(parts)):
-        yield ".".join(parts[:count])
 
 
 def _imports(file: Path, module: str) -> Iterator[str]:

@@ -33,6 +33,9 @@ from batchgrowth_trainer.sinks.events import (
 PACE_HALF_LIFE_SECONDS = 3.0  # of the smoothed pace; short, so that it soon follows a resize
 
 
+# --- On a terminal ---
+
+
 class Shown(Protocol):
     """Shows pictures in one place, each replacing the previous picture; on a terminal, this is rich's Live."""
 
@@ -192,6 +195,9 @@ def make_display(console: Console | None = None, clock: Callable[[], float] = ti
     return Live(shown, clock) if shown.is_terminal else Lines(shown)
 
 
+# --- In a log ---
+
+
 class Lines:
     """Prints plain lines for logs, without colours or control characters: one per epoch, stage and note."""
 
@@ -293,6 +299,8 @@ class Lines:
     def _write(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, no_wrap=True, overflow="ignore", crop=False)
 
+
+# --- In a notebook ---
 
 MOST_NOTES = 8
 WIDTH = 100  # characters

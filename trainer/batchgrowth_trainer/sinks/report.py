@@ -53,6 +53,8 @@ _MOST_DIGITS = len(str(LARGEST_START))
 _PATIENCE_SECONDS = 120.0
 _RETRY_SECONDS = 1.0  # for the number of a start
 
+# --- Where reports go, and the number of this start ---
+
 Deliver = Callable[[str], None]
 """Delivers a report, a JSON document. Raises OSError if it cannot now, Superseded if a later start reports."""
 CountStart = Callable[[], int]
@@ -157,25 +159,25 @@ class _Claims:
         return self._start
 
     def report(self, text: str) -> None:
-        """Write the report in one request, which the API server answers by 422 if the claim is lost."""
-        held = {"op": "test", "path": f"/data/{START_KEY}", "value": str(self.make())}
+        """Write the report in one request, which the API server answers by 422 if the claim is lost.
+
+        Restores the claim in a ConfigMap that was made again. Raises Superseded if a later start has claimed it.
+        """
+        mine = self.make()
+        held = {"op": "test", "path": f"/data/{START_KEY}", "value": str(mine)}
         put = {"op": "add", "path": f"/data/{PROGRESS_KEY}", "value": text}
         try:
             self._answer("PATCH", [held, put], "json-patch")
+            return
         except urllib.error.HTTPError as error:
             if error.code != _UNPROCESSABLE:
                 raise
-            self._claim_again()
-            self._answer("PATCH", [held, put], "json-patch")
-
-    def _claim_again(self) -> None:
-        """Restore the claim in a ConfigMap that was made again. Raises Superseded if a later start has claimed it."""
         config_map = self._read()
-        mine = self.make()
-        held = _newest(config_map)
-        if held > mine:
-            raise Superseded(f"start {held} of the trainer reports for the job; this one, start {mine}, ends")
+        newest = _newest(config_map)
+        if newest > mine:
+            raise Superseded(f"start {newest} of the trainer reports for the job; this one, start {mine}, ends")
         self._write(config_map, mine)
+        self._answer("PATCH", [held, put], "json-patch")
 
     def _read(self) -> dict[str, Any]:
         try:
@@ -211,6 +213,7 @@ def _next_start(start: int) -> int:
     return min(start + 1, LARGEST_START)
 
 
+# --- The sink ---
 # A thread of its own delivers the newest report and retries a failed one with the next; training never waits for it.
 
 PERIOD_SECONDS = 1.0
@@ -305,7 +308,14 @@ class Reporter:
         self._plan = event.plan
         self._newest = Progress(**_at(event.plan, event.position), workers=0, decisions=event.decisions)
         if isinstance(event, events.FoundFinished):
-            self._newest = replace(self._newest, **_result_of(event.summary))
+            metrics = event.summary.get("metrics", {})
+            self._newest = replace(
+                self._newest,
+                loss=event.summary["finalLoss"],
+                metrics={name: value for name, value in metrics.items() if value is not None},
+                eta_seconds=0.0,
+                weights_sha256=event.summary["weightsSha256"],
+            )
         self._due.set()
         self._thread.start()
 
@@ -319,7 +329,8 @@ class Reporter:
         stage = str(row.stage)
         begun = last.begun
         if stage not in begun and row.committed_at:
-            begun = _with_stage(begun, stage, row.committed_at - took)
+            began = {**begun, stage: round(row.committed_at - took, 3)}
+            begun = dict(list(began.items())[-MOST_BEGUN:])  # of the newest stages
         crews = last.crews
         if row.workers > crews.get(stage, 0):
             crews = {**crews, stage: row.workers}
@@ -391,9 +402,11 @@ class Reporter:
                 self._beat += 1
                 spoke = time.monotonic()
                 failed = not self._try(newest, tries=_LAST_TRIES if over else 1)
+                # After the last tries it counts as delivered even if they failed, so that this thread ends.
                 delivered = delivered if failed and not over else newest
 
     def _text(self, report: Progress, number: int) -> str:
+        # Not in `_newest`: a report that differs from the last one in these alone is not worth a delivery.
         return replace(report, start=number, exchanged=self._exchanged, beat=self._beat).to_json()
 
     def _try(self, report: Progress, tries: int) -> bool:
@@ -412,25 +425,9 @@ class Reporter:
         return False
 
 
-def _with_stage(begun: Mapping[str, float], stage: str, time: float) -> dict[str, float]:
-    """Return when the newest stages began, with one more."""
-    known = {**begun, stage: round(time, 3)}
-    return dict(list(known.items())[-MOST_BEGUN:])
-
-
 def period_seconds(running: float) -> float:
     """Return the time between two reports of mere progress, from 1 s to 10 s, `running` seconds after the start."""
     return min(max(running / PERIODS, PERIOD_SECONDS), LONGEST_PERIOD_SECONDS)
-
-
-def _result_of(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a report that say how a training ended."""
-    return {
-        "loss": summary["finalLoss"],
-        "metrics": {name: value for name, value in summary.get("metrics", {}).items() if value is not None},
-        "eta_seconds": 0.0,
-        "weights_sha256": summary["weightsSha256"],
-    }
 
 
 def _at(plan: Plan, position: Position) -> dict[str, Any]:

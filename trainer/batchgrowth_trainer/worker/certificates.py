@@ -54,6 +54,7 @@ class Reloader:
                 return False
             _load(found, contexts_of(self._node))
         except (OSError, ValueError) as error:  # an SSLError is an OSError
+            # Files that do not fit are reported once, and tried again at each look: they may be half replaced.
             if not found or found != self._refused:
                 log.warning("the certificates in %s stay as they were: %s", self._files[0].parent, error)
             self._refused = found
@@ -105,6 +106,7 @@ def _load(files: list[bytes], contexts: list[ssl.SSLContext]) -> None:
     with NamedTemporaryFile() as pair:  # one file, so that no change of the files comes between the two
         pair.write(certificate + b"\n" + key)
         pair.flush()
+        # The fresh context is first: if it refuses the pair, the contexts in use have taken nothing of it.
         for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), *contexts):
             context.load_verify_locations(cadata=authorities.decode("ascii"))
             context.load_cert_chain(pair.name, password="")

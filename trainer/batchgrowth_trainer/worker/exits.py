@@ -15,6 +15,10 @@ from contextlib import contextmanager
 from typing import Any
 
 _TO_ALL = (signal.SIGTERM, signal.SIGHUP)
+_EXIT_POLL_SECONDS = 0.1
+_FLUSH_SECONDS = 1.0  # how long the last log line and flushing the streams may take; they may hang as well
+
+log = logging.getLogger(__name__)
 
 
 def outlive_signals() -> None:
@@ -58,12 +62,6 @@ def exit_when_asked(code: int = 0) -> None:
     """Let SIGTERM end this process at once with this exit code, until another handler replaces this one."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(code))
-
-
-_EXIT_POLL_SECONDS = 0.1
-_FLUSH_SECONDS = 1.0  # how long the last log line and flushing the streams may take; they may hang as well
-
-log = logging.getLogger(__name__)
 
 
 def end_when(over: Callable[[], bool], code: int, why: str = "something still hangs") -> None:

@@ -53,6 +53,7 @@ class _Greeting:
             try:
                 result = act()
             except ssl.SSLWantReadError:
+                # Before reading: the other end has nothing to say until it gets this.
                 await self._flush()
                 self._received.write(await self._record())
             else:
@@ -116,6 +117,7 @@ class _GreetingListener(TCPListener):  # type: ignore[misc]
     encrypted = True
 
     def _get_server_args(self, **arguments: Any) -> dict[str, Any]:
+        # Not given to the server, which would wrap the whole connection in TLS.
         self._context = arguments["ssl_context"]
         self._context.num_tickets = 0  # a ticket would come after the greeting
         return {}

@@ -276,6 +276,7 @@ async def take_reports(run_id: str, reported: int, evaluated: int) -> tuple[mess
 
 async def restore_member(run_id: str, packed: PackedSnapshot) -> bool:
     """Set the member's state; return false if it lacks an evaluation. Raises CheckpointError if it does not fit."""
+    # On the event loop, although the member's thread owns the replica: between generations it does not compute.
     replica = member_of(run_id).replica
     replica.restore(unpack_snapshot(packed))
     log.info("%s, update %d: a checkpoint is restored", job_of(run_id), replica.position.update)

@@ -33,6 +33,7 @@ class _LastingFile(io.FileIO):
 
     def give_up(self, error: OSError) -> None:
         """Let the descriptor lead to /dev/null from now on."""
+        # The descriptor stays, because programs that users' code starts write to it too.
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, self.fileno())
         os.close(nothing)
@@ -103,6 +104,7 @@ def _lasting(stream: TextIO | None, name: str, lost: Lost) -> TextIO | None:
         file = _LastingFile(stream.fileno(), lambda error: lost(name, error))
     except (OSError, ValueError):
         return None
+    # What the stream still holds comes before anything that is written from now on, or else is lost with its reader.
     try:
         stream.flush()
     except OSError as error:

@@ -17,7 +17,7 @@ class TensorBoard:
         self._writer = SummaryWriter(str(folder))
         if not run:
             rows = "\n".join(f"| {name} | {json.dumps(value)} |" for name, value in training.parameters.items())
-            self._text("spec", f"| field | value |\n|---|---|\n{rows}")
+            self._writer.add_text("spec", f"| field | value |\n|---|---|\n{rows}")
         return TENSORBOARD_FOLDER
 
     def write(self, points: Sequence[Point]) -> None:
@@ -28,8 +28,5 @@ class TensorBoard:
 
     def end(self, status: Status, summary: Mapping[str, Value]) -> None:
         rows = "\n".join(f"| {name} | {json.dumps(value)} |" for name, value in {"status": status, **summary}.items())
-        self._text("summary", f"| | |\n|---|---|\n{rows}")
+        self._writer.add_text("summary", f"| | |\n|---|---|\n{rows}")
         self._writer.close()
-
-    def _text(self, name: str, table: str) -> None:
-        self._writer.add_text(name, table)

@@ -255,6 +255,7 @@ class Tracking:
             self._trouble = self._trouble or "has not taken everything in time"
 
     def _tell(self) -> None:
+        # Told in the training's thread, in which all sinks are called; the tracker's own only leaves the text.
         trouble = self._trouble
         self._trouble = ""
         if trouble and not self._told:

@@ -19,12 +19,13 @@ class WeightsAndBiases:
 
     def open(self, training: Training, run: str) -> str:
         settings = wandb.Settings(console="off", silent=True, x_disable_stats=True)
-        mode: Literal["offline"] | None = (
-            None if os.environ.get("WANDB_MODE") or os.environ.get("WANDB_API_KEY") else "offline"
-        )
+        mode: Literal["offline"] | None = "offline"
+        if os.environ.get("WANDB_MODE") or os.environ.get("WANDB_API_KEY"):
+            mode = None  # the user has chosen
+        is_online = mode is None and os.environ.get("WANDB_MODE", "online") == "online"
         self._run = wandb.init(
             id=run or None,
-            resume="allow" if run and _is_online(mode) else None,
+            resume="allow" if run and is_online else None,
             name=None if os.environ.get("WANDB_NAME") else training.name,
             dir=None if os.environ.get("WANDB_DIR") else training.folder,
             config=dict(training.spec),
@@ -43,7 +44,3 @@ class WeightsAndBiases:
     def end(self, status: Status, summary: Mapping[str, Value]) -> None:
         self._run.summary.update({"status": str(status), **summary})
         self._run.finish(exit_code=_EXIT_CODES[status])
-
-
-def _is_online(mode: str | None) -> bool:
-    return (mode or os.environ.get("WANDB_MODE", "online")) == "online"
