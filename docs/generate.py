@@ -43,7 +43,7 @@ def choices_page() -> str:
     return (
         "# Choices of the manifest\n\nThe first method of each table is the default. A setting is shown with its "
         "default; with a question mark, it may be left out.\nYou can add methods of your own: "
-        "[extending.md](extending.md).\n`make generate` writes this page from the registries.\n\n" + "\n".join(parts)
+        "[extending.md](extending.md); `make generate` writes this page.\n\n" + "\n".join(parts)
     )
 
 
