@@ -41,25 +41,25 @@ def choices_page() -> str:
     head = "| name | what it does | settings | source |\n|---|---|---|---|\n"
     parts = [f"## `{choice.field_path}`\n\n{head}" + "".join(map(_entry_row, choice.values())) for choice in CHOICES]
     return (
-        "# Choices of the manifest\n\nSome fields of `spec` choose one of several methods. Each table lists the "
-        "methods of a field; the first is the default.\nYou can add methods of your own: "
-        "[extending.md](extending.md).\n`make generate` writes this page from the registries.\n\n" + "\n".join(parts)
+        "# Choices of the manifest\n\nThe first method of each table is the default. A setting is shown with its "
+        "default; with a question mark, it may be left out.\nYou can add methods of your own: "
+        "[extending.md](extending.md); `make generate` writes this page.\n\n" + "\n".join(parts)
     )
 
 
 def _entry_row(entry: Entry) -> str:
     fields = entry.block.model_fields if entry.block is not None else {}
-    settings = ", ".join(f"`{field.alias}`{_default(field)}" for field in fields.values())
+    settings = ", ".join(map(_setting, fields.values()))
     return f"| `{entry.name}` | {entry.summary} | {settings} | {entry.source} |\n"
 
 
-def _default(field: FieldInfo) -> str:
-    """Return the default in parentheses, if there is one; a field without a value by default is optional."""
+def _setting(field: FieldInfo) -> str:
+    """Return the setting's name and its default; a question mark if it is optional and has none."""
     if field.is_required():
-        return ""
-    return (
-        " (optional)" if field.default is None or field.default_factory else f" (default {json.dumps(field.default)})"
-    )
+        return f"`{field.alias}`"
+    if field.default is None or field.default_factory:
+        return f"`{field.alias}`?"
+    return f"`{field.alias}: {json.dumps(field.default)}`"
 
 
 def conditions_page() -> str:
