@@ -39,8 +39,8 @@ def test_an_update_uses_the_clipped_gradient_and_growth_the_whole(small_job: Any
     moved, sizes = [], []
     for more in ((), ("optimizer.clipping={norm: '0.001'}",)):
         replica = make_replica(small_job("optimizer={type: SGD, sgd: {momentum: '0'}}", *more), plain())
-        after, before = replica.growth.after, replica.parameters.vector.detach().clone()
-        replica.growth.after = lambda step, sums, norm, after=after: sizes.append(norm) or after(step, sums, norm)
+        advance, before = replica.advance, replica.parameters.vector.detach().clone()
+        replica.advance = lambda step, taken, advance=advance: sizes.append(taken.norm) or advance(step, taken)
         step = replica.plan.step_at(replica.position)
         [node] = replica.partials(step, (0, step.shards))
         done = replica.commit(step, node.row)

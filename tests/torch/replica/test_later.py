@@ -45,7 +45,7 @@ def trained(tried: Callable[..., Replica], monkeypatch: pytest.MonkeyPatch) -> T
             [whole] = replica.partials(step, (0, step.shards))
             replica.commit(step, whole.row)
             replica.rows.release([whole])
-            check.after([step], is_last=False)
+            check.after(step, step, is_last=False)
         return replica
 
     return made
@@ -302,5 +302,5 @@ def test_a_look_waits_until_it_is_worth_its_time_but_not_at_the_end(
     assert not replica.beginning.is_due
     last = replica.plan.step_at(replica.plan.position_at(replica.plan.updates - 1))
     check = SpotCheck(Setting(replica, LoneGroup(), nullcontext(), lambda: None))
-    check.after([last], is_last=True)
+    check.after(last, last, is_last=True)
     assert looks == [1, 1]
