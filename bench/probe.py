@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 from batchgrowth.manifest.reading import load_manifest
-from batchgrowth.probe.sentences import batch_block
+from batchgrowth.probe import batch_block
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.probing import probed
 from batchgrowth_trainer.training import Options, train

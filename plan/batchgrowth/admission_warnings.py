@@ -79,6 +79,7 @@ VARIABLES = {
     ),
     "steps": "has(spec.batch.growth.milestones) ? spec.batch.growth.milestones.steps : []",
     "byEpoch": "variables.steps.size() > 0 && variables.steps.all(step, has(step.epoch))",
+    # The step that reaches the maximum still acts, so this is the index of the first that does not.
     "stepsToMaximum": "variables.steps.filter(step, step.batchSize < spec.batch.maximum).size() + 1",
     "hasNoRoom": (
         "spec.batch.maximum == spec.batch.initial && !variables.constant && !variables.falls && "
@@ -123,6 +124,7 @@ def _of_the_growth() -> Iterator[AdmissionWarning]:
         f"give a batch.maximum of {{{step}}}, or leave the step out",
     )
     last = "variables.steps[variables.steps.size() - 1].batchSize"
+    # The sizes of a list by epoch only rise, so the last is the largest. Those of a list by update may fall.
     for growth, largest in (("constant", "spec.batch.initial"), ("byEpoch", last)):
         yield AdmissionWarning(
             "batch.maximum",

@@ -331,6 +331,7 @@ def add_command(entry: EntryPoint) -> None:
         app.command(entry.name, epilog=choices_help() if entry.name == "run" else None)(entry.load())
     except ModuleNotFoundError as error:
         missing = error.name
+        # Without an option for help, so that `run --help` says what to install, too.
         settings = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
         @app.command(entry.name, context_settings=settings, help=f"Needs {_room(entry.name)}.")

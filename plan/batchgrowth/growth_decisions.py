@@ -248,6 +248,7 @@ class Course:
             asked = max(asked, wanted)
         if asked == wanted or wanted / least < asked < wanted * least or len(self.decisions) == MOST_DECISIONS:
             return wanted
+        # Not round(), which takes the even neighbour of a half and so would go down from 2.5 shards and up from 3.5.
         return min(max(math.floor(asked / shard + 0.5) * shard, smallest), ceiling)
 
     def joined_by(self, decision: BatchDecision) -> "Course":

@@ -57,7 +57,7 @@ class Gain:
 
         The factor is 1 before the first look, and without a rule that measures.
         """
-        if self._function is None or not memory[_KEPT.start]:
+        if self._function is None or not memory[_KEPT.start]:  # no look has kept anything yet
             return 1.0
         examples, square, trace = memory[_KEPT]
         signals = Signals(loss=0.0, batch_square=0.0, square=square / examples, trace=trace / examples)
@@ -75,6 +75,7 @@ class Gain:
         if self._function is None:
             return []
         window = [a + b for a, b in zip(memory[_WINDOW], noise, strict=True)]
+        # A window whose updates had one shard each shows no noise, so it goes on until the next look.
         if not (window[0] and self.is_due(position)):
             return [*window, *memory[_KEPT]]
         kept = [self._smoothing * a + b for a, b in zip(memory[_KEPT], window, strict=True)]

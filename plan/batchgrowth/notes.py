@@ -54,22 +54,19 @@ def finished(spec: JobSpec, plan: Plan) -> FinishedPlan:
     """Return the job with its plan, and with the plan whose batch grows as fast as its looks allow."""
     course = Course(spec, plan=plan)
     undecided = FinishedPlan(spec, plan, plan)
+    # The noise shows between shards, so a first batch of one shard would stay as it is for ever.
     sees = not spec.batch.growth.entry.needs_noise or undecided.shards_of(spec.batch.initial) > 1
     if course.is_measured and sees:
         update = course.next_look(0)
         while update < course.plan.updates:
             wanted = course.plan.stages[-1].wanted
-            largest = min(course.bounded(LARGEST_BATCH, wanted), max(wanted, _ceiling(spec)))
+            # Growth past twice the maximum would only make the plan longer: no rule below learns more from it.
+            largest = min(course.bounded(LARGEST_BATCH, wanted), max(wanted, 2 * spec.batch.maximum))
             if largest == wanted:
                 break
             course = course.joined_by(BatchDecision(update, largest, 1.0))
             update = course.next_look(update)
     return FinishedPlan(spec, plan, course.plan)
-
-
-def _ceiling(spec: JobSpec) -> int:
-    """Return the wanted batch size past which nothing is left to learn about a job: twice the maximum."""
-    return 2 * spec.batch.maximum
 
 
 # --- What a plan cannot reach ---

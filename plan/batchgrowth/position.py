@@ -26,7 +26,8 @@ class Epochs:
     def to_epoch(self, start: Position, batch: int, epoch: int) -> Position:
         """Return where updates of `batch` examples from `start` reach `epoch`, or the end if that is earlier."""
         epoch = min(epoch, self.epochs)
-        # The updates that finish the present epoch, and those of the whole epochs after it.
+        # The updates that finish the present epoch, and those of the whole epochs after it. -(-a // b) is a / b rounded
+        # up, exact for numbers of any size.
         first = -(-(self.examples - start.offset) // batch)
         rest = (epoch - start.epoch - 1) * -(-self.examples // batch)
         return Position(start.update + first + rest, epoch, 0)

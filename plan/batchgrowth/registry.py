@@ -182,7 +182,7 @@ class Entry:
     of the method. `block` is the model of its settings, and `example` holds settings that are valid in a small job.
     `implementation` is the object that does the work, or "package.module:name", which is imported when first used.
     `outer_rules` are rules about fields outside the block, by the name of the model that encloses all of them.
-    `idle` is a function (idle.FinishedPlan) -> a Fault for each thing about this choice that can never act in that job.
+    `idle` is a function (FinishedPlan) -> a Fault for each thing about this choice that can never act in that job.
     """
 
     name: str
@@ -309,7 +309,7 @@ def choice_of(registry: Registry[Any], chooser: str = "type") -> Callable[[type[
     """Return a decorator that adds the choosing field and the entries' blocks, with their rules, to a model."""
 
     def complete(model: type[AnyChoice]) -> type[AnyChoice]:
-        chosen = Literal.__getitem__(tuple(registry))
+        chosen = Literal.__getitem__(tuple(registry))  # Literal of names that only the registry knows
         fields: dict[str, Any] = {chooser: (chosen, Field(registry.default, description=registry.description))}
         for entry in registry.values():
             if entry.block is not None:
@@ -318,6 +318,7 @@ def choice_of(registry: Registry[Any], chooser: str = "type") -> Callable[[type[
                     entry.block | None,
                     Field(None, alias=entry.block_name, description=text),
                 )
+        # A model of pydantic takes no more fields once its class exists, so another one derives from it.
         made = create_model(
             model.__name__, __base__=model, __module__=model.__module__, __doc__=model.__doc__, **fields
         )

@@ -34,6 +34,7 @@ def what_differs(
     if settled:
         return settled
     try:
+        # The mathematics lacks the path of initialWeights, which a JobSpec requires. They do not matter to the plan.
         earlier = JobSpec.model_validate({name: part for name, part in before.items() if name != "initialWeights"})
     except ValidationError:
         return differences(before, now)
@@ -67,7 +68,8 @@ def _at_the_end(earlier: JobSpec, spec: JobSpec, there: Plan, here: Plan, positi
     if spec.evaluation.stop_early is not None:
         for epoch in {there.epochs, here.epochs}:
             at = Position(epoch=epoch)
-            if epoch <= position.epoch and _is_judged(earlier, there, at) != _is_judged(spec, here, at):
+            was_judged = evaluation_due(earlier, there, at, 0)
+            if epoch <= position.epoch and was_judged != evaluation_due(spec, here, at, 0):
                 return f"stopEarly judges the evaluation after epoch {epoch}, which is only due at the end"
     if there.is_done(position) and not here.is_done(position):
         course = Course(spec)
@@ -76,10 +78,6 @@ def _at_the_end(earlier: JobSpec, spec: JobSpec, there: Plan, here: Plan, positi
         if spec.exchange.entry.computes_ahead:
             return f"with exchange {spec.exchange.type} an end has no gradients for the updates after it"
     return ""
-
-
-def _is_judged(spec: JobSpec, plan: Plan, at: Position) -> bool:
-    return evaluation_due(spec, plan, at, 0)
 
 
 def _in_between(there: Plan, here: Plan, position: Position) -> str:

@@ -126,6 +126,7 @@ def summary_of(broken: list[tuple[str, Any, str]]) -> str:
 MOST_BEFORE_THE_POINT = 9
 MOST_AFTER_THE_POINT = 20
 """The most digits of a decimal of the manifest; one with more needs an exponent."""
+# Two digits of an exponent, since a Fraction of 1e999999999 would fill the memory.
 DECIMAL = (
     rf"^(0|[1-9][0-9]{{0,{MOST_BEFORE_THE_POINT - 1}}})(\.[0-9]{{1,{MOST_AFTER_THE_POINT}}})?([eE][-+]?[0-9]{{1,2}})?$"
 )
@@ -231,7 +232,7 @@ def _convert(node: Schema, defs: Schema) -> Schema:
         # The default is written in full, since an API server checks its rules before it fills in defaults inside it.
         result["default"] = _without_nulls(node["default"])
     elif node.get("type") == "object" and "properties" not in node and "default" not in node:
-        result["default"] = {}
+        result["default"] = {}  # pydantic tells nothing of a default_factory, which every such map has
     if "items" in node:
         result["items"] = _convert(node["items"], defs)
     if isinstance(node.get("additionalProperties"), dict):

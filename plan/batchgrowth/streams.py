@@ -119,25 +119,21 @@ def run_command(command: Callable[[], object]) -> NoReturn:
         except KeyboardInterrupt:
             say("stopped", err=True)
             code = INTERRUPTED
+        # Python's own flush at its end would come too late to tell of an error.
         sys.stdout.flush()
     except BrokenPipeError:
         _give_up(sys.stdout)
         code = CLOSED_PIPE
     except OSError as error:
-        if not _is_of_output(error):
+        # Printing raises here, in rich or in typer. Any other error is the command's own and keeps its traceback.
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        raised_in = frame.f_globals["__name__"]
+        if raised_in != __name__ and raised_in.partition(".")[0] not in ("rich", "typer"):
             raise
         _give_up(sys.stdout)
         _say_that_it_is_lost(error)
         code = code or NOT_WRITTEN
     sys.exit(code)
-
-
-def _is_of_output(error: OSError) -> bool:
-    """Return whether the error was raised while something was printed, and not by the work of the command."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return frames[-1].f_globals["__name__"].partition(".")[0] in ("rich", "typer") or (
-        frames[-1].f_globals["__name__"] == __name__
-    )
 
 
 def _give_up(stream: TextIO) -> None:
@@ -166,7 +162,7 @@ def stop_at_once_on_interrupt() -> None:
 
 def _stop_at_once(_number: int, _frame: object) -> NoReturn:
     try:
-        os.write(2, b"stopped\n")
+        os.write(2, b"stopped\n")  # a print() that the signal has interrupted allows no other inside it
         sys.stdout.flush()
     finally:
         # The flush fails if the signal came while the output was being written.

@@ -18,7 +18,7 @@ from batchgrowth.errors import BatchGrowthError, DataError, WorkloadError
 from batchgrowth.manifest.reading import load_manifest
 from batchgrowth.notes import notes
 from batchgrowth.plan import Plan, make_plan
-from batchgrowth.probe.sentences import batch_block, branch_table, critical_sentence, heading, no_block, remedy
+from batchgrowth.probe import batch_block, branch_table, critical_sentence, heading, no_block, remedy
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth.streams import on_stderr, say
 from rich.console import Console

@@ -16,7 +16,7 @@ from batchgrowth.errors import CheckpointError, DataError, Fault, PlanError, Spe
 from batchgrowth.growth_decisions import Course
 from batchgrowth.manifest.reading import Say, load_manifest
 from batchgrowth.plan import Plan, make_plan
-from batchgrowth.probe.critical import (
+from batchgrowth.probe import (
     FEWEST_UPDATES,
     Batches,
     Branch,

@@ -151,6 +151,7 @@ def every_updates_field(default: int, what: str) -> Any:
 
 def replica_rules(name: str, block: str) -> dict[str, tuple[Rule, ...]]:
     """Return the rules outside the block `block` about the number of replicas of the exchange `name`."""
+    # Only Python fills in a block that is left out, so CEL has to know its default.
     replicas = f"(has(self.exchange.{block}) ? self.exchange.{block}.replicas : {DEFAULT_REPLICAS})"
     return {
         "JobSpec": (
@@ -378,7 +379,7 @@ def circles(graph: str, replicas: int, turn: int, seed: int) -> tuple[tuple[int,
     mean of all replicas stays as it is.
     """
     everyone = range(replicas)
-    distance = 1 << turn % (replicas - 1).bit_length()
+    distance = 1 << turn % (replicas - 1).bit_length()  # in turn each power of two below the number of replicas
     match graph:
         case "Exponential":
             neighbours = [{(one - distance) % replicas} for one in everyone]
@@ -387,6 +388,7 @@ def circles(graph: str, replicas: int, turn: int, seed: int) -> tuple[tuple[int,
         case "Hypercube":
             neighbours = [{one ^ distance} for one in everyone]
         case "Random":
+            # A hash is the same on every member. What `random` draws may change with the version of Python.
             order = sorted(everyone, key=lambda one: sha256(f"gossip {seed} {turn} {one}".encode()).digest())
             neighbours = [set() for _ in everyone]
             for left, right in zip(order[::2], order[1::2], strict=False):  # one of an odd number has no partner

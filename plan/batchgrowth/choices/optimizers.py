@@ -346,6 +346,7 @@ def _value(text: str) -> object:
         value = json.loads(text)
     except ValueError:
         return text
+    # JSON has no tuples, which torch's classes want for numbers that belong together, such as betas.
     return tuple(value) if isinstance(value, list) else value
 
 

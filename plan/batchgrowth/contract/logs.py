@@ -79,16 +79,15 @@ DEFAULT_LOGS = Logs()
 def configure_logs(level: LogLevel, log_format: LogFormat = LogFormat.text) -> None:
     """Send every log of this process to stderr, instead of where it went before."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_formatter(log_format))
-    logging.basicConfig(level=level.number, handlers=[handler], force=True)
-
-
-def _formatter(log_format: LogFormat) -> logging.Formatter:
     if log_format is LogFormat.text:
-        return logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    from pythonjsonlogger.json import JsonFormatter
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    else:
+        from pythonjsonlogger.json import JsonFormatter  # an installation of the plan alone does not have it
 
-    return JsonFormatter(
-        "%(asctime)s%(levelname)s%(name)s%(message)s",
-        rename_fields={"asctime": "timestamp", "levelname": "level", "name": "logger"},
-    )
+        handler.setFormatter(
+            JsonFormatter(
+                "%(asctime)s%(levelname)s%(name)s%(message)s",
+                rename_fields={"asctime": "timestamp", "levelname": "level", "name": "logger"},
+            )
+        )
+    logging.basicConfig(level=level.number, handlers=[handler], force=True)

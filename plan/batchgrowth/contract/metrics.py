@@ -60,7 +60,7 @@ class ExchangeFigures:
         for each in fields(self):
             before = getattr(self, each.name)
             after = getattr(later, each.name)
-            if each.default is not None:
+            if each.default is not None:  # a total, which begins at 0; a last value begins at None
                 values[each.name] = before + after
             elif after is not None:
                 values[each.name] = after

@@ -213,7 +213,8 @@ class Candidates:
         for maximum in self.maxima():
             total = 0.0
             for stage in self.plan.stages:
-                workers = min(self.desired(stage.batch_size, maximum), self.plan.useful_workers(stage.batch_size))
+                asked = self.spec.workers.desired(stage.batch_size, maximum)
+                workers = min(asked, self.plan.useful_workers(stage.batch_size))
                 key = (stage.index, workers)
                 if key not in known:
                     known[key] = stage_seconds(self.plan, stage, self.step, workers)
@@ -226,6 +227,7 @@ class Candidates:
         largest = max(stage.batch_size for stage in self.plan.stages)
         most = min(max(largest // self.spec.workers.examples_per_worker, 1), MOST_WORKERS)
         maximum = self.spec.workers.minimum
+        # The rules bound the workers from above, so all numbers that are refused lie behind all others.
         most = maximum + bisect_left(range(maximum + 1, most + 1), True, key=self._is_refused)
         while maximum < most:
             yield maximum
@@ -238,13 +240,10 @@ class Candidates:
         spec = self.spec.model_copy(update={"workers": workers})
         return not all(rule.holds(spec) for rule in JobSpec.rules)
 
-    def desired(self, batch_size: int, maximum: int) -> int:
-        """Return the workers that a batch asks for if at most `maximum` are allowed."""
-        return self.spec.workers.desired(batch_size, maximum)
-
     def plan_with(self, maximum: int) -> Plan:
         """Return the plan of the job with another `workers.maximum`."""
-        stages = (replace(stage, workers=self.desired(stage.batch_size, maximum)) for stage in self.plan.stages)
+        workers = self.spec.workers
+        stages = (replace(stage, workers=workers.desired(stage.batch_size, maximum)) for stage in self.plan.stages)
         return replace(self.plan, stages=tuple(stages))
 
     def worker_hours(self, maximum: int) -> float:
@@ -287,49 +286,32 @@ def cheapest(candidates: Candidates, constants: Constants, price: float | None, 
     Both are kept if the upper end of the interval does. If nothing keeps them, returns the nearest: the quickest for a
     deadline, the cheapest for a budget.
     """
-    tried = [
-        (run_time(candidates.plan_with(maximum), constants, price), maximum)
-        for maximum in _worth_trying(candidates, constants)
-    ]
-    kept = [one for one in tried if _keeps(one[0], deadline, budget)]
-    if kept:
-        order = _by_hours if deadline is not None else _by_time
-        made, maximum = min(kept, key=order)
-        return AffordableWorkers(maximum=maximum, made=made, kept=True)
-    in_time = [one for one in tried if _keeps(one[0], deadline, None)]
-    order = _by_most_hours if budget is not None and (deadline is None or in_time) else _by_longest_time
-    made, maximum = min(in_time if budget is not None and in_time else tried, key=order)
-    return AffordableWorkers(maximum=maximum, made=made, kept=False)
-
-
-def _worth_trying(candidates: Candidates, constants: Constants) -> Sequence[int]:
-    """Return the numbers of workers whose interval is computed: all, unless the plan has very many stages."""
+    # An interval takes the time of each stage once for every draw of the constants. If these are too many, only each
+    # second number of workers is tried, or each third and so on, but always the most workers and the knee.
     every = list(candidates.seconds)
     work = len(every) * len(candidates.plan.stages) * (1 + len(constants.draws))
     step = max(1, work // MOST_EVALUATIONS)
-    return sorted({*every[::step], every[-1], candidates.knee()})
+    worth_trying = sorted({*every[::step], every[-1], candidates.knee()})
+
+    tried = [(run_time(candidates.plan_with(maximum), constants, price), maximum) for maximum in worth_trying]
+    kept = [one for one in tried if _keeps(one[0], deadline, budget)]
+    in_time = [one for one in tried if _keeps(one[0], deadline, None)]
+    # Of equal ones, the one with the fewest workers.
+    if kept and deadline is not None:
+        made, maximum = min(kept, key=lambda one: (one[0].worker_hours.value, one[1]))
+    elif kept:
+        made, maximum = min(kept, key=lambda one: (one[0].seconds.value, one[1]))
+    elif budget is not None and in_time:  # it is the budget that nothing keeps
+        made, maximum = min(in_time, key=lambda one: (one[0].worker_hours.high, one[1]))
+    else:
+        made, maximum = min(tried, key=lambda one: (one[0].seconds.high, one[1]))
+    return AffordableWorkers(maximum=maximum, made=made, kept=bool(kept))
 
 
 def _keeps(made: RunTime, deadline: float | None, budget: float | None) -> bool:
     if deadline is not None and made.seconds.high > deadline:
         return False
     return budget is None or (made.money is not None and made.money.high <= budget)
-
-
-def _by_hours(one: tuple[RunTime, int]) -> tuple[float, int]:
-    return one[0].worker_hours.value, one[1]
-
-
-def _by_time(one: tuple[RunTime, int]) -> tuple[float, int]:
-    return one[0].seconds.value, one[1]
-
-
-def _by_most_hours(one: tuple[RunTime, int]) -> tuple[float, int]:
-    return one[0].worker_hours.high, one[1]
-
-
-def _by_longest_time(one: tuple[RunTime, int]) -> tuple[float, int]:
-    return one[0].seconds.high, one[1]
 
 
 REPLACE_SECONDS = 120.0

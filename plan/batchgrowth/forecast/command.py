@@ -234,7 +234,12 @@ def constants_of(
         if not networks:
             remedy = f"give --fit RUN, --measure, or --network with {', '.join(NETWORKS)} or a file of constants"
             raise SpecError([Fault("--network", "missing", remedy)])
-        return tuple(map(_that_take_time, networks))
+        for one in networks:
+            if one.step.seconds(1, 1, 1) <= 0:  # the file has those of a network alone
+                remedy = "give stepTime.perExample, the seconds that an example takes, or measure it with --measure"
+                given = f"{one.source}, with which computing takes no time"
+                raise SpecError([Fault("--network", given, remedy)])
+        return networks
     if network == "paper":
         raise SpecError([Fault("--network", "paper, whose computing is the paper's", "give moderate, high or a file")])
     if runs and measure:
@@ -247,14 +252,6 @@ def constants_of(
     if not networks:
         return (constants,)
     return tuple(with_network(constants, one, size) for one in networks)
-
-
-def _that_take_time(constants: Constants) -> Constants:
-    """Return the constants. Raises SpecError if computing takes no time with them, as with those of a network alone."""
-    if constants.step.seconds(1, 1, 1) > 0:
-        return constants
-    remedy = "give stepTime.perExample, the seconds that an example takes, or measure it with --measure"
-    raise SpecError([Fault("--network", f"{constants.source}, with which computing takes no time", remedy)])
 
 
 def manifest_with(job: BatchGrowthJob, maximum: int) -> dict[str, Any]:

@@ -258,7 +258,7 @@ def remaining_time(plan: Plan, update: int, constants: Constants, workers_of: Ca
     left = total
     for seconds in central:
         left -= seconds
-        later.append(max(0.0, left))
+        later.append(max(0.0, left))  # the differences of floats may end just below 0
     return RemainingTime(
         ends=tuple(stage.first_update + stage.updates for stage in rest.stages),
         later=tuple(later),

@@ -70,33 +70,25 @@ def named(name: str) -> tuple[Constants, ...]:
     )
 
 
-def exchange_of(network: Constants, gradient_bytes: int | None) -> StepTime:
-    """Return the step time of a network alone, for a gradient of this many bytes; None: for the network's own."""
-    step = network.step
-    scale = 1.0
-    if gradient_bytes is not None and network.gradient_bytes is not None:
-        scale = gradient_bytes / network.gradient_bytes
-    return StepTime(
-        per_group=step.per_group * scale, per_doubling=step.per_doubling * scale, per_worker=step.per_worker * scale
-    )
+_OF_EXCHANGES = ("per_group", "per_doubling", "per_worker")
+"""The constants of a step time that an exchange takes."""
 
 
 def exchanging(network: Constants, times: float) -> Constants:
     """Return the constants of a network if an update has that many exchanges on average."""
-    step = network.step
-    rarer = replace(
-        step,
-        per_group=step.per_group * times,
-        per_doubling=step.per_doubling * times,
-        per_worker=step.per_worker * times,
-    )
-    return replace(network, step=rarer)
+    parts = {name: getattr(network.step, name) * times for name in _OF_EXCHANGES}
+    return replace(network, step=replace(network.step, **parts))
 
 
 def with_network(constants: Constants, network: Constants, gradient_bytes: int | None) -> Constants:
-    """Return constants whose exchange is that of the network; what computing takes stays."""
-    exchange = exchange_of(network, gradient_bytes)
-    parts = {name: getattr(exchange, name) for name in ("per_group", "per_doubling", "per_worker")}
+    """Return constants whose exchange is that of the network; what computing takes stays.
+
+    The network exchanges a gradient of this many bytes; None: the one that its own constants are for.
+    """
+    scale = 1.0
+    if gradient_bytes is not None and network.gradient_bytes is not None:
+        scale = gradient_bytes / network.gradient_bytes
+    parts = {name: getattr(network.step, name) * scale for name in _OF_EXCHANGES}
     return replace(
         constants,
         label=f"{constants.label}, {network.label}",

@@ -59,7 +59,12 @@ def read_offer(path: Path, instance: str | None, region: str | None, *, spot: bo
     if not of_instance:
         raise SpecError([Fault("--region", f"{region!r}, where {path} has no {instance}", f"give {_some(regions)}")])
     column = "SpotPrice" if spot else "Price"
-    priced = [(price / _workers(path, row), row) for row in of_instance if (price := _price(path, row, column)) > 0]
+    priced = []
+    for row in of_instance:
+        price = _number(path, row, column)
+        if price:  # an instance that a region does not offer has an empty price, or 0
+            workers = max(1.0, _number(path, row, "AcceleratorCount") or 1.0)
+            priced.append((price / workers, row))
     if not priced:
         raise SpecError(
             [
@@ -70,8 +75,8 @@ def read_offer(path: Path, instance: str | None, region: str | None, *, spot: bo
                 )
             ]
         )
-    price, row = min(priced, key=lambda one: one[0])
-    return Offer(instance=instance, region=row.get("Region") or "", spot=spot, worker_hour=price)
+    worker_hour, cheapest = min(priced, key=lambda one: one[0])
+    return Offer(instance=instance, region=cheapest.get("Region") or "", spot=spot, worker_hour=worker_hour)
 
 
 def _rows(path: Path) -> Sequence[Mapping[str, str]]:
@@ -99,17 +104,8 @@ def _rows(path: Path) -> Sequence[Mapping[str, str]]:
     return rows
 
 
-def _price(path: Path, row: Mapping[str, str], column: str) -> float:
-    """Return a price in the file; 0 if the cell is empty."""
-    return _number(path, row, column) or 0.0
-
-
-def _workers(path: Path, row: Mapping[str, str]) -> float:
-    """Return how many workers an instance holds: one for each accelerator, and one if it has none."""
-    return max(1.0, _number(path, row, "AcceleratorCount") or 1.0)
-
-
 def _number(path: Path, row: Mapping[str, str], column: str) -> float | None:
+    """Return the number in a cell; None if it is empty."""
     text = row.get(column) or ""
     if not text:
         return None

@@ -84,7 +84,8 @@ class StepTime:
         if len(table) < 2:
             return sum(seconds for _, seconds in table)
         place = min(max(bisect_left(table, (workers, 0.0)), 1), len(table) - 1)
-        (low, before), (high, after) = table[place - 1], table[place]
+        low, before = table[place - 1]
+        high, after = table[place]
         return max(0.0, before + (after - before) * (workers - low) / (high - low))
 
 

@@ -121,7 +121,7 @@ def _read(text: str) -> tuple[ScalarTag, Any]:
     plain = text
     if text[0] in "+-0123456789":
         plain = text.replace("_", "")  # underscores may group digits
-    if len(plain) > MOST_DIGITS:
+    if len(plain) > MOST_DIGITS:  # int() refuses thousands of digits, and no float needs this many
         return ScalarTag.text, text
     if WHOLE.fullmatch(plain):
         number = _whole_number(plain)
@@ -130,7 +130,10 @@ def _read(text: str) -> tuple[ScalarTag, Any]:
         if number <= LARGEST_UNSIGNED and plain[0] not in "+-":
             return ScalarTag.whole, float(number)
     if FLOAT.fullmatch(plain) and math.isfinite(float(plain)):
-        return ScalarTag.float, _as_json(float(plain))
+        real = float(plain)
+        if real.is_integer() and LEAST_WHOLE <= real <= LARGEST_WHOLE:
+            return ScalarTag.float, int(real)  # the JSON that Kubernetes makes of it has 32 for 32.0
+        return ScalarTag.float, real
     return ScalarTag.text, text
 
 
@@ -142,12 +145,6 @@ def _whole_number(plain: str) -> int:
     number = int(digits, base)
     if plain[0] == "-":
         return -number
-    return number
-
-
-def _as_json(number: float) -> int | float:
-    if number.is_integer() and LEAST_WHOLE <= number <= LARGEST_WHOLE:
-        return int(number)
     return number
 
 

@@ -66,7 +66,12 @@ def meant(value: Any, text: str, node: Schema) -> Iterator[Any]:
     elif kind == "integer":
         yield from _whole_numbers(value, text)
     elif kind == "boolean":
-        yield from _switches(value, text)
+        if isinstance(value, bool):
+            yield value
+        elif text.strip() in TRUE:
+            yield True
+        elif text.strip() in FALSE:
+            yield False
     elif kind == "array" and not isinstance(value, list):
         yield from ([each] for each in meant(value, text, node["items"]))
     elif kind == "object" and "properties" in node and not isinstance(value, dict | list):
@@ -112,8 +117,9 @@ def _texts(text: str, node: Schema) -> Iterator[str]:
         return
     usual = normalize("NFKC", text).strip()
     yield usual
-    for mended in _MENDS.get(node.get("pattern", ""), _nothing_else)(usual):
-        yield mended[: node["maxLength"]]
+    mends = _MENDS.get(node.get("pattern", ""))
+    if mends is not None:
+        yield from (mended[: node["maxLength"]] for mended in mends(usual))
 
 
 def _whole_numbers(value: Any, text: str) -> Iterator[int]:
@@ -123,15 +129,6 @@ def _whole_numbers(value: Any, text: str) -> Iterator[int]:
         plain = text.replace(",", "").replace("_", "").replace(" ", "")
         if _WHOLE.fullmatch(plain):
             yield int(plain)
-
-
-def _switches(value: Any, text: str) -> Iterator[bool]:
-    if isinstance(value, bool):
-        yield value
-    elif text.strip() in TRUE:
-        yield True
-    elif text.strip() in FALSE:
-        yield False
 
 
 def _blocks(value: Any, text: str, node: Schema) -> Iterator[dict[str, Any]]:
@@ -150,10 +147,6 @@ def _blocks(value: Any, text: str, node: Schema) -> Iterator[dict[str, Any]]:
 
 
 # How texts are mended, by the pattern that they should have.
-
-
-def _nothing_else(text: str) -> Iterator[str]:  # noqa: ARG001
-    yield from ()
 
 
 def _decimals(text: str) -> Iterator[str]:

@@ -19,6 +19,7 @@ def open_regular(path: Path) -> BinaryIO:
     """
     _check(path, os.stat(path).st_mode)  # before it is opened, because opening a device may do something
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb")
+    # Something else may have taken the name since. A pipe would have been opened at once, because of O_NONBLOCK.
     try:
         _check(path, os.fstat(file.fileno()).st_mode)
     except OSError:

@@ -133,6 +133,7 @@ def load_manifest(path: Path, overrides: Sequence[str] = (), say: Say = nobody) 
     Raises SpecError if it cannot be read or has faults.
     """
     if path == STANDARD_INPUT:
+        # One byte more than a document may have is enough for the refusal of a larger one.
         return read_manifest(sys.stdin.buffer.read(LARGEST_BYTES + 1), overrides, "standard input", say)
     return read_manifest(_bytes_of(path), overrides, str(path), say)
 
@@ -233,7 +234,7 @@ def _job_in(document: Document) -> BatchGrowthJob:
         known = {fault.path for fault in document.faults}  # what is no value at all needs no second fault
         document.faults.extend(fault for fault in faults_of(error, document) if fault.path not in known)
     document.faults.extend(_endless(document))
-    if document.faults:
+    if document.faults:  # as there are if there is no job
         raise SpecError(document.faults)
     return job
 
@@ -306,16 +307,15 @@ def _value(written: str, path: KeyPath, name: str) -> Document:
         if not is_text:
             raise
         node = None
-    if is_text and not _is_quoted(node, written):
+    # Only quotes around the whole text are YAML's. In `"a" # b` they belong to the text, and so does the rest.
+    is_quoted = (
+        isinstance(node, yaml.ScalarNode)
+        and node.style in ("'", '"')
+        and (node.start_mark.index, node.end_mark.index) == (0, len(written))
+    )
+    if is_text and not is_quoted:
         return Document(written, {(): written})
     return Document(None) if node is None else build(node, name)
-
-
-def _is_quoted(node: yaml.Node | None, written: str) -> bool:
-    """Return whether the node is one scalar in quotes, with nothing before or after them."""
-    if not isinstance(node, yaml.ScalarNode) or node.style not in ("'", '"'):
-        return False
-    return (node.start_mark.index, node.end_mark.index) == (0, len(written))
 
 
 def _replace(tree: Any, path: KeyPath, value: Any) -> bool:

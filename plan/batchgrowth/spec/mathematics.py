@@ -66,7 +66,7 @@ def mathematics(spec: JobSpec) -> dict[str, object]:
             for parent in parents:
                 into = into.setdefault(parent, {})
             into[name] = source[name]
-    part["batch"]["shard"] = spec.shard
+    part["batch"]["shard"] = spec.shard  # also if it is not written: whoever writes the default has the same job
     if spec.initial_weights is not None:
         del part["initialWeights"]["path"]  # the digest says which weights they are, wherever they lie
     if spec.evaluation.stop_early is not None:

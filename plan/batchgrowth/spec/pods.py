@@ -425,7 +425,7 @@ def merged(base: Any, overlay: Any, key: str = "") -> Any:
         for entry in base:
             if entry[field] in over:
                 changed = over.pop(entry[field])
-                if key in OF_ONE_SOURCE and len(changed) > 1:
+                if key in OF_ONE_SOURCE and len(changed) > 1:  # it has a source, and not the name alone
                     entry = {name: value for name, value in entry.items() if name in changed}
                 entry = merged(entry, changed)
             entries.append(entry)

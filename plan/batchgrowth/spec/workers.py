@@ -132,6 +132,7 @@ class Workers(Model):
         "Example: {spec: {nodeSelector: {pool: gpu}}}.",
     )
 
+    # A rule below names one field, and each of these faults has a path of its own.
     @field_validator("template")
     @classmethod
     def _leave_what_the_operator_owns(cls, template: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import yaml
 from batchgrowth import cli
 from batchgrowth.errors import BatchGrowthError, CheckpointError, DataError, Interrupted, PlanError, SpecError
 from batchgrowth.manifest.reading import read_manifest
-from batchgrowth.probe.sentences import batch_block
+from batchgrowth.probe import batch_block
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.building import trained_replica
 from batchgrowth_trainer.drivers.run import RunState

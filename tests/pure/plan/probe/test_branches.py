@@ -4,7 +4,7 @@ import pytest
 from batchgrowth.errors import PlanError, SpecError
 from batchgrowth.plan import make_plan
 from batchgrowth.position import Position
-from batchgrowth.probe.critical import batches_at, between, branch_plan, stretch_from
+from batchgrowth.probe import batches_at, between, branch_plan, stretch_from
 from probed_job import planned, spec_of
 
 

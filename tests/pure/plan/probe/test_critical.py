@@ -4,8 +4,20 @@ import math
 
 import pytest
 from batchgrowth.plan import make_plan
-from batchgrowth.probe.critical import Branch, Critical, batches_at, compared, critical_of, stretch_from
-from batchgrowth.probe.sentences import batch_block, branch_table, critical_sentence, heading, no_block, remedy
+from batchgrowth.probe import (
+    Branch,
+    Critical,
+    batch_block,
+    batches_at,
+    branch_table,
+    compared,
+    critical_of,
+    critical_sentence,
+    heading,
+    no_block,
+    remedy,
+    stretch_from,
+)
 from probed_job import spec_of
 from rich.console import Console
 

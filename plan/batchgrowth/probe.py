@@ -1,7 +1,7 @@
-"""The branches of a probe, updates from one position on with a quarter to four times the batch of the run, and the
-critical batch that follows from what they reach.
+"""A probe: the critical batch of a training, from short branches of it with other batches, and what the command prints.
 
-All branches end after the same examples: with the last example of an epoch, or where each of them ends an update. The
+Branches are updates from one position on with a quarter to four times the batch of the run; the trainer makes them. All
+branches end after the same examples: with the last example of an epoch, or where each of them ends an update. The
 critical batch is the largest with which an example is worth as much as with smaller ones: the loss after the same
 examples exceeds that of the best smaller batch by no more than a tolerance (Merrill et al., 2025). The learning rate
 follows the batch by the job's rule, so it is the critical batch with this rule.
@@ -14,6 +14,8 @@ from fractions import Fraction
 from math import ceil, lcm
 from statistics import fmean, variance
 from typing import Any
+
+from rich.table import Table
 
 from batchgrowth.errors import Fault, PlanError, SpecError, counted
 from batchgrowth.learning_rate import rate_by_rule
@@ -69,8 +71,8 @@ def batches_at(plan: Plan, position: Position) -> Batches:
             left_out.append(f"a batch of {float(size):g} is left out: {reason}")
     if len(tried) == 1:
         given = f"{batch:,}, and nothing from a quarter to four times as many can be tried: {left_out[-1]}"
-        remedy = f"train with a batch of several shards of {plan.shard:,}, and below {plan.examples_per_epoch:,}"
-        raise SpecError([Fault("spec.batch", given, remedy)])
+        instead = f"train with a batch of several shards of {plan.shard:,}, and below {plan.examples_per_epoch:,}"
+        raise SpecError([Fault("spec.batch", given, instead)])
     return Batches(batch, tuple(tried), tuple(left_out))
 
 
@@ -101,32 +103,25 @@ def stretch_from(plan: Plan, position: Position, batches: Batches, asked: int | 
     stage = plan.stage_at(position.update)
     limit = plan.position_at(stage.first_update + stage.updates)
     left = _passed(plan, limit) - _passed(plan, position)
-    unit = _common_multiple(batches.tried, plan)
+    # All branches end an update together after this many examples, also those that are tried later between two others.
+    later = (between(size, 2 * size, plan) for size in batches.tried)
+    unit = lcm(*batches.tried, *(size for size in later if size is not None))
     wanted = asked or DEFAULT_UPDATES * batches.tried[-1]
     epoch, offset = _end(plan.examples_per_epoch, position, min(wanted, left), unit)
     examples = epoch * plan.examples_per_epoch + offset - _passed(plan, position)
     if not examples:
-        raise PlanError(_too_few(limit, asked, left, min(unit, plan.examples_per_epoch - position.offset)))
+        needed = min(unit, plan.examples_per_epoch - position.offset)
+        if asked is not None and asked < needed <= left:
+            raise PlanError(f"--examples: {asked:,}; give {needed:,} or more, after which all branches end an update")
+        raise PlanError(
+            f"{counted(left, 'example')} are left until the run's own batch changes, after update {limit.update:,}, "
+            f"and a probe needs {needed:,}; probe an earlier checkpoint, or one after the change"
+        )
     return Stretch(position, epoch, offset, examples)
-
-
-def _too_few(limit: Position, asked: int | None, left: int, needed: int) -> str:
-    if asked is not None and asked < needed <= left:
-        return f"--examples: {asked:,}; give {needed:,} or more, after which all branches end an update"
-    return (
-        f"{counted(left, 'example')} are left until the run's own batch changes, after update {limit.update:,}, and a "
-        f"probe needs {needed:,}; probe an earlier checkpoint, or one after the change"
-    )
 
 
 def _passed(plan: Plan, position: Position) -> int:
     return position.epoch * plan.examples_per_epoch + position.offset
-
-
-def _common_multiple(sizes: Sequence[int], plan: Plan) -> int:
-    """Return the examples after which each branch has ended an update, also one that is tried between two others."""
-    later = (between(size, 2 * size, plan) for size in sizes)
-    return lcm(*sizes, *(size for size in later if size is not None))
 
 
 def _end(per_epoch: int, position: Position, examples: int, unit: int) -> tuple[int, int]:
@@ -241,35 +236,24 @@ class Critical:
 
 
 def compared(branches: Sequence[Branch]) -> list[Compared]:
-    """Return the branches in the order of their batch sizes, each beside the best of those before it.
-
-    The relative error is taken to be the same for all of them, since each has few losses.
-    """
-    relative = _relative_error(branches)
+    """Return the branches in the order of their batch sizes, each beside the best of those before it."""
+    # The standard error of a mean loss, as a share of it, from what differs between orders of the examples. Each branch
+    # has few losses, so one share is taken for all of them.
+    several = [one for one in branches if len(one.losses) > 1 and math.isfinite(one.loss) and one.loss]
+    shares = [variance(one.losses) / len(one.losses) / one.loss**2 for one in several]
+    relative = math.sqrt(fmean(shares)) if shares else 0.0
     rows: list[Compared] = []
     best = math.inf
     for branch in sorted(branches, key=lambda one: one.batch_size):
         excess = 0.0
         error = 0.0
         if rows:
-            excess = _excess(branch.loss, best)
             error = math.sqrt(2) * relative
+        if rows and branch.loss != best:  # two infinite losses are equal, though their difference is no number
+            excess = (branch.loss - best) / abs(best) if best else math.copysign(math.inf, branch.loss)
         rows.append(Compared(branch, relative * abs(branch.loss), excess, error))
         best = min(best, branch.loss)
     return rows
-
-
-def _excess(loss: float, best: float) -> float:
-    if loss == best:
-        return 0.0
-    return (loss - best) / abs(best) if best else math.copysign(math.inf, loss)
-
-
-def _relative_error(branches: Sequence[Branch]) -> float:
-    """Return the standard error of a mean loss, as a share of it, from what differs between orders of the examples."""
-    several = [one for one in branches if len(one.losses) > 1 and math.isfinite(one.loss) and one.loss]
-    shares = [variance(one.losses) / len(one.losses) / one.loss**2 for one in several]
-    return math.sqrt(fmean(shares)) if shares else 0.0
 
 
 def critical_of(rows: Sequence[Compared], tolerance: float) -> Critical:
@@ -287,7 +271,113 @@ def _edge(rows: Sequence[Compared], tolerance: float, errors: float) -> tuple[in
     """
     within = rows[0].branch.batch_size
     for row in rows[1:]:
-        if not row.excess + errors * row.excess_error <= tolerance:
+        if not row.excess + errors * row.excess_error <= tolerance:  # NaN, beside an infinite loss, is beyond
             return within, row.branch.batch_size
         within = row.branch.batch_size
     return within, None
+
+
+# --- What `batchgrowth probe` prints for people, with the part of a manifest with which the run can go on ---
+
+
+def batch_block(spec: JobSpec, plan: Plan, position: Position, batch_size: int) -> dict[str, Any] | None:
+    """Return `spec.batch` with the batch sizes of the plan until a position as milestones, and `batch_size` from then
+    on, or batch.initial if that is larger: milestones do not go below it. What is done would have been the same with
+    it, so a run can resume with it.
+
+    None if batch.maximum holds a batch of the plan below what the growth wants: a larger maximum would change it. None
+    also if the job measures its growth or its learning rate: a run goes on with the same measurements alone.
+    """
+    if spec.batch.growth.entry.quantity or spec.learning_rate.entry.gain:
+        return None
+    stages = [stage for stage in plan.stages if stage.first_update <= position.update]
+    if any(stage.wanted != stage.batch_size for stage in stages):
+        return None
+    # A stage that begins at the position itself has done nothing yet, so the new size replaces its own.
+    wanted = {stage.first_update: stage.wanted for stage in stages} | {
+        position.update: max(batch_size, spec.batch.initial)
+    }
+    steps = []
+    present = spec.batch.initial
+    for update, size in wanted.items():
+        if size != present:
+            steps.append({"update": update, "batchSize": size})
+            present = size
+    growth: dict[str, Any] = {"type": "Constant"}
+    if steps:
+        growth = {"type": "Milestones", "milestones": {"steps": steps}}
+    block = {"initial": spec.batch.initial, "maximum": max(spec.batch.maximum, batch_size)}
+    if spec.batch.shard is not None:
+        block["shard"] = spec.batch.shard
+    return {**block, "growth": growth}
+
+
+def heading(plan: Plan, stretch: Stretch, orders: int) -> str:
+    """Return where the branches begin and how long they are."""
+    position = stretch.begin
+    epoch = position.epoch + position.offset / plan.examples_per_epoch
+    batch = plan.stage_at(position.update).batch_size
+    times = "in one order" if orders == 1 else f"in {orders} orders"
+    return (
+        f"from update {position.update:,}, epoch {epoch:.4g}, where the run has a batch of {batch:,}; "
+        f"each branch takes {stretch.examples:,} examples, {times}"
+    )
+
+
+def branch_table(rows: Sequence[Compared]) -> Table:
+    """Return a table with a row for each batch size."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("batch", "learning rate", "updates", "loss", "above the best smaller"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        branch = row.branch
+        excess = ""
+        if row is not rows[0]:
+            excess = f"{row.excess:+.1%} ± {row.excess_error:.1%}"
+        loss = f"{branch.loss:.4g} ± {row.error:.2g}"
+        table.add_row(f"{branch.batch_size:,}", f"{branch.learning_rate:g}", f"{branch.updates:,}", loss, excess)
+    return table
+
+
+def critical_sentence(rows: Sequence[Compared], critical: Critical, tolerance: float) -> str:
+    """Return the critical batch, with the interval that the errors of the losses leave."""
+    share = f"{100 * tolerance:g} %"
+    if critical.beyond is None:
+        found = f"critical batch: {critical.within:,} or more"
+        if critical.low < critical.within:
+            found += f", or by the errors of the losses {critical.low:,} or more"
+        return f"{found}; no batch that was tried has a loss more than {share} above that of the best smaller one"
+    high = "more" if critical.high is None else f"{critical.high:,}"
+    found = f"critical batch: {critical.value:,.0f}, from {critical.low:,} to {high} by the errors of the losses"
+    if critical.within == rows[0].branch.batch_size:
+        return f"{found}, or less, since no smaller batch was tried; {critical.beyond:,} is more than {share} above it"
+    return f"{found}; {critical.within:,} is within {share} of the best smaller batch, and {critical.beyond:,} is not"
+
+
+def remedy(critical: Critical, of_run: int, initial: int) -> str:
+    """Return what the critical batch means for the run; `initial` is batch.initial, the smallest batch that it may
+    have.
+    """
+    within = critical.within
+    if within > of_run:
+        return f"the run could go on with a batch of {within:,}, and lose nothing:"
+    if within == of_run:
+        return f"the run's batch of {of_run:,} is the largest tried that loses nothing; to keep it:"
+    if within >= initial:
+        return f"a batch of {within:,} would make more of the same examples:"
+    return f"a batch of {within:,} would make more of the same examples, but milestones start at batch.initial:"
+
+
+def no_block(spec: JobSpec) -> str:
+    """Return what is said in place of a block of the manifest."""
+    if spec.batch.growth.entry.quantity:
+        return f"no milestones follow: the run's own growth, {spec.batch.growth.type}, decides its next batches"
+    if spec.learning_rate.entry.gain:
+        return (
+            f"no milestones follow: {spec.learning_rate.rule} measures while the batch grows, so a run cannot go on "
+            "with another growth; give milestones from the start"
+        )
+    return (
+        "no milestones follow: batch.maximum holds the batch below what the growth wants, and the learning rate falls "
+        "in its place; give a larger maximum from the start"
+    )
