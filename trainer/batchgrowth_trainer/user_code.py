@@ -77,6 +77,7 @@ def begin_job(seed: int, folders: Iterable[str] = (), function: bytes = b"", *, 
             sys.path.remove(folder)
     _FOLDERS.clear()
     find_modules_in(folders)
+    # Files may have been written since this process last looked into their folders, or quoted a line of theirs.
     importlib.invalidate_caches()
     linecache.checkcache()
     _IMPORT_SEED[0] = seed
@@ -445,8 +446,13 @@ def load_workload(entrypoint: str, arguments: Mapping[str, str], *, seed: int, e
     function = find_function(entrypoint)
     begin(function)
     _check_arguments(function, entrypoint, arguments)
-    with _importing():  # a function may import, too
-        workload = _called(function, entrypoint, arguments)
+    with _importing(), _reported(entrypoint, arguments, _BY_CALL):  # a function may import, too
+        workload = function(**arguments)
+    if not isinstance(workload, Workload):
+        raise WorkloadError(
+            f"workload.entrypoint: {entrypoint} returned a {type(workload).__name__}; "
+            f"return batchgrowth_trainer.workload.Workload(model=…, loss=…, train=…){seen_at(function)}"
+        )
     with _reported(f"{entrypoint}: checking what it returned", arguments, _BY_CHECKS):
         try:
             check_workload(workload, entrypoint)
@@ -477,17 +483,6 @@ def _check_arguments(function: Callable[..., Any], entrypoint: str, arguments: M
         by_name = parameter.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         if name not in arguments and by_name and parameter.default is inspect.Parameter.empty:
             raise WorkloadError(f"workload.arguments.{name}: {entrypoint} needs it and none was given; add it")
-
-
-def _called(function: Callable[..., Any], entrypoint: str, arguments: Mapping[str, str]) -> Workload:
-    with _reported(entrypoint, arguments, _BY_CALL):
-        workload = function(**arguments)
-    if not isinstance(workload, Workload):
-        raise WorkloadError(
-            f"workload.entrypoint: {entrypoint} returned a {type(workload).__name__}; "
-            f"return batchgrowth_trainer.workload.Workload(model=…, loss=…, train=…){seen_at(function)}"
-        )
-    return workload
 
 
 @contextmanager

@@ -215,6 +215,7 @@ def trained(problem: TrainingProblem, seeds: int, folder: Path, say: Callable[[s
                 stoppable("stopping after this update; the same command goes on", _SaidNotes(say)) as stop,
             ):
                 train(problem.job(schedule, seed), Options(output_dir=place, resume=True), (), stop)
+            # From the folder, since a run that an earlier call has finished was not trained now.
             rows = read_run(place).evaluations
             found[schedule.name].append(rows)
             last = rows[-1]
