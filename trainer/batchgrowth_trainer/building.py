@@ -56,6 +56,7 @@ def with_digest(job: BatchGrowthJob) -> BatchGrowthJob:
     initial = job.spec.initial_weights
     if initial is None:
         return job
+    # Absolute, since workers may have another current folder.
     path = Path(initial.path).resolve()
     found = digest(read_weights(path))
     _check_digest(path, found, initial.sha256)

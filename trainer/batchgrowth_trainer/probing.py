@@ -82,6 +82,7 @@ def start_of(folder: Path, overrides: Sequence[str] = ()) -> ProbeStart:
             "which writes one"
         )
     snapshot = saved.snapshot
+    # Branches of another job would begin in a state that this job never reaches.
     different = what_differs(mathematics(recorded.spec), spec, snapshot.position, decisions_in(snapshot.tensors))
     if different:
         raise CheckpointError(f"--set: the updates that are done would have been others ({different}); undo the change")

@@ -474,6 +474,7 @@ def _joined_cluster(run: RunState, options: Options, function: bytes, watch: Loo
         else:
             patience = _REMOTE_PATIENCE_SECONDS
             longest = _SCHEDULER_PATIENCE_SECONDS
+            # A trainer of a pod waits for as long as Kubernetes takes to bring back what is lost.
             if options.patient:
                 patience = longest = math.inf
             connecting = connection(options.scheduler, longest, run.stop_requested, run.wait_for)

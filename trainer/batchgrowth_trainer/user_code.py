@@ -326,6 +326,7 @@ def _is_writable(dtype: torch.dtype) -> bool:
     """Return whether a file of weights can hold tensors of this dtype."""
     from safetensors.torch import save
 
+    # By trying: which dtypes there are depends on the version of safetensors.
     try:
         save({"": torch.empty(1, dtype=dtype).clone()})
     except (KeyError, NotImplementedError, RuntimeError):
@@ -389,6 +390,7 @@ def _check_columns(workload: Workload, entrypoint: str) -> None:
     if both:
         raise WorkloadError(f"{entrypoint}: {both[0]} is in metrics and in whole_set_metrics; rename one of them")
     for name in (*workload.metrics, *workload.whole_set_metrics):
+        # The values of a named test set have columns of the form NAME.VALUE.
         for test in workload.test_sets:
             if test and str(name).startswith(f"{test}."):
                 raise WorkloadError(
@@ -457,6 +459,7 @@ def load_workload(entrypoint: str, arguments: Mapping[str, str], *, seed: int, e
         try:
             check_workload(workload, entrypoint)
         except WorkloadError as error:
+            # The fault is in what the function has returned, so no line of the traceback is the user's.
             raise WorkloadError(f"{error}{seen_at(function)}") from None
         if examples is not None and len(workload.train) != examples:
             raise DataError(

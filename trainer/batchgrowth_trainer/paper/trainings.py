@@ -181,6 +181,7 @@ class Comparison:
             return f"{text}, and all seeds agree."
         ratio = apart / error
         within = "within" if ratio <= 1 else "not within"
+        # Tukey's range test: how often the means of so many equal schedules lie as far apart.
         chance = studentized_range.sf(ratio, len(ends), len(ends) * (self.seeds - 1))
         return (
             f"{text}, {ratio:.1f} standard errors of a mean, so {within} one. If all five were equally good, their "
