@@ -72,6 +72,7 @@ def reported_in_python() -> Iterator[None]:
 def in_python(text: str) -> str:
     """Return the text with `output_dir` instead of `--output-dir`, and `Cell In[3]` instead of the cell's file."""
     text = _KEYWORD.sub(r"\1", text.replace("workload.entrypoint", "workload"))
+    # Before the options, since --set looks like one.
     text = _SET.sub(r'\1={"\2": "\3"}', text)
     text = _OPTION.sub(lambda found: "resume=True" if found[1] == "resume" else found[1].replace("-", "_"), text)
     text = NAMED.sub(r"\1", text)
@@ -148,6 +149,7 @@ class Run:
         self._result: _Result | None = None
         self._models: dict[bool, nn.Module] = {}
         self._run = ""
+        # What cannot be read is refused when the user asks for it.
         with suppress(BatchGrowthError):
             self._run = _run_in(folder)
             self._take_result()
@@ -272,15 +274,12 @@ class Run:
             return self._base
         for folder in (self._base, *sorted((self._base / EARLIER).glob("*"))):
             with suppress(BatchGrowthError):
-                if _run_in(folder) == self._run and self._is_result_of(folder):
+                if _run_in(folder) != self._run:
+                    continue
+                # Trained for longer, a run keeps its identifier. As text, since NaN does not equal NaN.
+                if self._result is None or json.dumps(read_summary(folder)) == json.dumps(self._result.summary):
                     return folder
         return None
-
-    def _is_result_of(self, folder: Path) -> bool:
-        """Return whether the folder has this run's summary, as text since NaN does not equal NaN; a run that was not
-        finished may have any.
-        """
-        return self._result is None or json.dumps(read_summary(folder)) == json.dumps(self._result.summary)
 
     def __repr__(self) -> str:
         """Return the folder and how the run ended."""
@@ -387,6 +386,7 @@ def train(
         if "initial_weights" in spec:
             spec["initial_weights"] = _as_weights(spec["initial_weights"])
         replaced: list[str] = []
+        # It may call the workload's function, for which it seeds the generators of this process.
         with ALONE:
             checked = _checked(title, {**spec, "workload": given}, base, replaced.append)
         job = with_digest(checked)
@@ -490,6 +490,7 @@ def _folder_of(job: BatchGrowthJob, asked: Path, *, resume: bool) -> Path:
             if _identity(recorded_job(folder), resume=resume) == _identity(job, resume=resume):
                 return folder
         number += 1
+        # The current folder, as Path("."), has no name that could get a number.
         folder = asked.with_name(f"{asked.resolve().name}-{number}") if asked.name else asked / str(number)
     return asked if resume else folder
 

@@ -56,6 +56,7 @@ def with_digest(job: BatchGrowthJob) -> BatchGrowthJob:
     initial = job.spec.initial_weights
     if initial is None:
         return job
+    # Absolute, since workers may have another current folder.
     path = Path(initial.path).resolve()
     found = digest(read_weights(path))
     _check_digest(path, found, initial.sha256)
@@ -78,6 +79,7 @@ def begin_with(modules: Modules, spec: JobSpec) -> None:
             f"initialWeights.path: {path} has no tensor of the name and the shape of one of the model's, which "
             f"are {_some(own)}; it has {_some(weights)}"
         )
+    # Before Strict looks: a file may have one name of a tensor that layers share.
     fitting = with_tied(modules, fitting)
     if initial.match == "Strict" and (odd := (own.keys() | weights.keys()) - fitting.keys()):
         raise DataError(
@@ -161,14 +163,13 @@ def build_replica(spec: JobSpec, *, trained: bool = False) -> Replica:
     `replica.arithmetic`. Raises WorkloadError or DataError.
     """
     prepare_process(spec)
-    given = spec.workload
     workload = build_workload(spec)
     prepare_process(spec)  # again, since code that is imported may set threads
     if not trained:
         begin_with(modules_of(workload.model, workload.loss_module), spec)
     check_metrics(spec, workload)
     device = make_device(spec)
-    with reported_as_workload_error(f"{given.entrypoint}: preparing the model"):
+    with reported_as_workload_error(f"{spec.workload.entrypoint}: preparing the model"):
         replica = Replica(spec, workload, device)
     try:
         _prepare_exchange(replica)  # before the first shard, whose sums an exchange.compression rounds
@@ -177,6 +178,7 @@ def build_replica(spec: JobSpec, *, trained: bool = False) -> Replica:
         replica.growth.try_out()
         try_exchange(replica)
     except BaseException:
+        # Nobody gets the replica to close it, and its loaders would live on.
         replica.reader.close()
         raise
     return replica

@@ -183,6 +183,7 @@ def damper_of(batch_size: Any, nested: Mapping[str, Any]) -> Damper:
     if isinstance(batch_size, type) and issubclass(batch_size, Damper):
         return _made(batch_size, nested)
     if isinstance(batch_size, Damper):
+        # A new rule, since nested parameters must not change the user's object.
         if isinstance(batch_size, _Named):
             return _made(type(batch_size), {**vars(batch_size), **nested})
         own = {name: value for name, value in vars(batch_size).items() if name != "settings"}

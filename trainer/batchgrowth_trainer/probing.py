@@ -82,6 +82,7 @@ def start_of(folder: Path, overrides: Sequence[str] = ()) -> ProbeStart:
             "which writes one"
         )
     snapshot = saved.snapshot
+    # Branches of another job would begin in a state that this job never reaches.
     different = what_differs(mathematics(recorded.spec), spec, snapshot.position, decisions_in(snapshot.tensors))
     if different:
         raise CheckpointError(f"--set: the updates that are done would have been others ({different}); undo the change")
@@ -178,9 +179,12 @@ def probed(
     with closing(replica.reader):
         for size in batches.tried:
             _try(replica, probe, size, say)
-        middle = _middle(probe, tolerance)
-        if middle is not None:
-            _try(replica, probe, middle, say)
+        # One batch more, between the last that is within the tolerance and the next, narrows the answer.
+        critical = probe.critical(tolerance)
+        if critical.beyond is not None:
+            middle = between(critical.within, critical.beyond, start.plan)
+            if middle is not None:
+                _try(replica, probe, middle, say)
     fewest = min(branch.updates for branch in probe.branches)
     if fewest < FEWEST_UPDATES:
         probe.notes.append(
@@ -196,14 +200,6 @@ def _try(replica: Replica, probe: Probe, batch_size: int, say: Say) -> None:
     say(f"batch {batch_size:,}: loss {branch.loss:.5g} after {probe.stretch.examples:,} examples")
 
 
-def _middle(probe: Probe, tolerance: float) -> int | None:
-    """Return a batch size between the last within the tolerance and the next, beyond it; None if there is none."""
-    critical = probe.critical(tolerance)
-    if critical.beyond is None:
-        return None
-    return between(critical.within, critical.beyond, probe.start.plan)
-
-
 def _branch(replica: Replica, probe: Probe, batch_size: int) -> Branch:
     """Return what a batch size reaches. Raises WorkloadError if the batch of the run, or a smaller one, fails."""
     start = probe.start
@@ -213,6 +209,7 @@ def _branch(replica: Replica, probe: Probe, batch_size: int) -> Branch:
         try:
             losses.append(_loss_after(replica, probe, plan, order))
         except WorkloadError as error:
+            # The run has trained with this batch, so the fault is no matter of its size.
             if batch_size <= probe.batches.of_run:
                 raise
             probe.notes.append(f"a batch of {batch_size:,} fails: {error}")
@@ -232,6 +229,7 @@ def _branch(replica: Replica, probe: Probe, batch_size: int) -> Branch:
 def _loss_after(replica: Replica, probe: Probe, plan: Plan, order: int) -> float:
     """Make the updates of a branch, and return the training loss at its end."""
     seed = probe.start.job.spec.seed
+    # The first order is the run's own, so that one branch repeats the run bit for bit.
     replica.follow_seed(seed if order == 0 else draw_seed(seed, "probe", order))
     replica.restore(probe.start.snapshot)
     replica.plan = plan

@@ -148,6 +148,7 @@ def train(
         function = options.function or function_in(folder.path, spec.workload.entrypoint)
         with ALONE:
             begin(spec, options.paths, function)
+            # Without workers this process computes to the end, and its threads and generators serve one run at a time.
             if spec.exchange.type == "SingleProcess":
                 stack.enter_context(ALONE)
 
@@ -169,6 +170,7 @@ def train(
         origin = _same_run(saved, history, folder, Origin.of(spec, options.paths, folder.path), note)
         epoch = position.epoch + position.offset / course.plan.examples_per_epoch
         telemetry = Telemetry(course.plan, epoch, endpoint.registry)
+        # Held back until `_take_over` has made the folder this run's, because they write into it.
         writers = Held(
             lambda: (Journal(folder.path), *tracking(job, folder.path, lambda text: run.note(text))), audience
         )
@@ -267,7 +269,7 @@ def summary_of(run: RunState, directory: Path, trained: Trained) -> dict[str, An
     totals = run.totals
     evaluation = run.spec.evaluation
 
-    run.flush()
+    run.flush()  # what follows reads the history's file
     last_loss, missing = last_epoch(read_history(directory), plan)
     found = totals.evaluation
 
@@ -410,30 +412,23 @@ def _take_over(
     finished: Mapping[str, Any] | None,
     writers: Held,
 ) -> str:
-    """Make the folder this run's: move an earlier run's files away, and write what the run is.
+    """Make the folder this run's: move what must not mix with it into earlier/N, and write what the run is.
 
     Return a line for the user, "" if nothing was moved.
     """
-    aside = _set_aside(folder, saved, finished)
+    aside = None
+    with reported_as_checkpoint_error():
+        if saved is None:
+            aside = folder.set_earlier_run_aside()
+        # A resumed run keeps its files. Only if it was finished, and goes on for longer, its results are moved.
+        elif finished is not None and finished["updates"] == saved.snapshot.position.update:
+            aside = folder.set_results_aside()
     folder.write_job(job)
     folder.write(ORIGIN_FILE, origin.to_bytes())
     if function:
         folder.write(FUNCTION_FILE, function)
     writers.release()
     return "" if aside is None else f"an earlier run was here; it is kept in {aside}"
-
-
-def _set_aside(folder: OutputFolder, saved: Saved | None, finished: Mapping[str, Any] | None) -> Path | None:
-    """Move what a new run must not mix with into earlier/N, and return that folder; None if nothing was there.
-
-    A resumed run keeps its files. Only if it was finished, and goes on for longer, its results are moved.
-    """
-    with reported_as_checkpoint_error():
-        if saved is None:
-            return folder.set_earlier_run_aside()
-        if finished is not None and finished["updates"] == saved.snapshot.position.update:
-            return folder.set_results_aside()
-        return None
 
 
 @contextmanager
@@ -447,6 +442,7 @@ def _history(folder: OutputFolder, saved: Saved | None) -> Iterator[History]:
     try:
         yield history
     except Superseded:
+        # The folder is another run's by now, which must not find rows of this one.
         with suppress(OSError):
             history.discard()
         raise
@@ -477,6 +473,7 @@ def _joined_cluster(run: RunState, options: Options, function: bytes, watch: Loo
         else:
             patience = _REMOTE_PATIENCE_SECONDS
             longest = _SCHEDULER_PATIENCE_SECONDS
+            # A trainer of a pod waits for as long as Kubernetes takes to bring back what is lost.
             if options.patient:
                 patience = longest = math.inf
             connecting = connection(options.scheduler, longest, run.stop_requested, run.wait_for)

@@ -77,6 +77,7 @@ def begin_job(seed: int, folders: Iterable[str] = (), function: bytes = b"", *, 
             sys.path.remove(folder)
     _FOLDERS.clear()
     find_modules_in(folders)
+    # Files may have been written since this process last looked into their folders, or quoted a line of theirs.
     importlib.invalidate_caches()
     linecache.checkcache()
     _IMPORT_SEED[0] = seed
@@ -325,6 +326,7 @@ def _is_writable(dtype: torch.dtype) -> bool:
     """Return whether a file of weights can hold tensors of this dtype."""
     from safetensors.torch import save
 
+    # By trying: which dtypes there are depends on the version of safetensors.
     try:
         save({"": torch.empty(1, dtype=dtype).clone()})
     except (KeyError, NotImplementedError, RuntimeError):
@@ -388,6 +390,7 @@ def _check_columns(workload: Workload, entrypoint: str) -> None:
     if both:
         raise WorkloadError(f"{entrypoint}: {both[0]} is in metrics and in whole_set_metrics; rename one of them")
     for name in (*workload.metrics, *workload.whole_set_metrics):
+        # The values of a named test set have columns of the form NAME.VALUE.
         for test in workload.test_sets:
             if test and str(name).startswith(f"{test}."):
                 raise WorkloadError(
@@ -445,12 +448,18 @@ def load_workload(entrypoint: str, arguments: Mapping[str, str], *, seed: int, e
     function = find_function(entrypoint)
     begin(function)
     _check_arguments(function, entrypoint, arguments)
-    with _importing():  # a function may import, too
-        workload = _called(function, entrypoint, arguments)
+    with _importing(), _reported(entrypoint, arguments, _BY_CALL):  # a function may import, too
+        workload = function(**arguments)
+    if not isinstance(workload, Workload):
+        raise WorkloadError(
+            f"workload.entrypoint: {entrypoint} returned a {type(workload).__name__}; "
+            f"return batchgrowth_trainer.workload.Workload(model=…, loss=…, train=…){seen_at(function)}"
+        )
     with _reported(f"{entrypoint}: checking what it returned", arguments, _BY_CHECKS):
         try:
             check_workload(workload, entrypoint)
         except WorkloadError as error:
+            # The fault is in what the function has returned, so no line of the traceback is the user's.
             raise WorkloadError(f"{error}{seen_at(function)}") from None
         if examples is not None and len(workload.train) != examples:
             raise DataError(
@@ -477,17 +486,6 @@ def _check_arguments(function: Callable[..., Any], entrypoint: str, arguments: M
         by_name = parameter.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         if name not in arguments and by_name and parameter.default is inspect.Parameter.empty:
             raise WorkloadError(f"workload.arguments.{name}: {entrypoint} needs it and none was given; add it")
-
-
-def _called(function: Callable[..., Any], entrypoint: str, arguments: Mapping[str, str]) -> Workload:
-    with _reported(entrypoint, arguments, _BY_CALL):
-        workload = function(**arguments)
-    if not isinstance(workload, Workload):
-        raise WorkloadError(
-            f"workload.entrypoint: {entrypoint} returned a {type(workload).__name__}; "
-            f"return batchgrowth_trainer.workload.Workload(model=…, loss=…, train=…){seen_at(function)}"
-        )
-    return workload
 
 
 @contextmanager

@@ -228,8 +228,8 @@ def gradient_lost(name: str, function: Any) -> WorkloadError:
 def workload_error(what: str, error: BaseException, remedy: str | None = None) -> WorkloadError:
     """Return the WorkloadError for an exception of `what`, or a DeviceFault if it may be the device's."""
     text = described(what, error, remedy)
-    passing = is_of_the_device(error) and not is_asserted(error)
-    if passing:
+    # A kernel that refused its input would do so on every other worker, too.
+    if is_of_the_device(error) and not is_asserted(error):
         return DeviceFault(text, type(error).__name__)
     return WorkloadError(text)
 

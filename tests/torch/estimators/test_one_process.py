@@ -14,7 +14,7 @@ from batchgrowth.errors import Interrupted, SpecError
 from batchgrowth_trainer import DaskClassifier, train
 from batchgrowth_trainer.building import model_seed
 from batchgrowth_trainer.dampers import GeoDamp
-from batchgrowth_trainer.estimators import estimator
+from batchgrowth_trainer.estimators import job as estimator_job
 from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.sinks.events import Event
 from batchgrowth_trainer.workloads.digits import split
@@ -190,7 +190,7 @@ def test_nothing_is_printed_and_nothing_stays(tmp_path: Path, capfd: Any, monkey
 
 def test_the_listing_of_the_paper_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """As published, but for the imports."""
-    monkeypatch.setattr(estimator, "CPU_COUNT", 1)
+    monkeypatch.setattr(estimator_job, "CPU_COUNT", 1)
     est = runpy.run_path(str(ROOT / "examples" / "paper_listing.py"))["est"]
 
     assert est.n_iter_ == 10
@@ -200,7 +200,7 @@ def test_the_listing_of_the_paper_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_page_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimator, "CPU_COUNT", 1)
+    monkeypatch.setattr(estimator_job, "CPU_COUNT", 1)
     page = (ROOT / "docs" / "estimators.md").read_text(encoding="utf-8")
     for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         exec(block, {"__name__": "page"})

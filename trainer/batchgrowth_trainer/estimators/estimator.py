@@ -1,6 +1,7 @@
 """The estimators: what they take and learn, and how they predict."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Self
@@ -8,7 +9,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 from batchgrowth.errors import Fault, SpecError
-from dask.system import CPU_COUNT
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin, RegressorMixin, clone
 from sklearn.metrics import accuracy_score, r2_score
@@ -43,8 +43,6 @@ from batchgrowth_trainer.record.functions import entrypoint_of
 from batchgrowth_trainer.replica.data import fetch, to_device
 from batchgrowth_trainer.workload import predict
 
-_MOST_WORKERS = 8
-"""The most workers if `max_workers` does not say."""
 _SHARED = ("cluster", "callbacks")
 """The parameters that a clone shares: they stand for processes, files and connections."""
 _ORDERS = ("auto", "given", "sorted")
@@ -102,15 +100,17 @@ class _Estimator(TakesData, NestedParameters):
         self.output_dir = output_dir
         self.verbose = verbose
         self.spec = spec
-        self._take_nested(nested)
+        self._nested = dict(nested)
 
     # --- Training ---
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, validation: Any = None) -> Self:
         """Train for `max_epochs` epochs, from the beginning or, with `warm_start`, from where the last fit ended.
 
-        `validation` is (X, y) or a Dataset, on which the loss and `metrics` are computed after each epoch. Nothing
-        changes if the last fit has reached the end that `spec` sets, or was ended early.
+        y are the labels for a classifier, numbers or strings, shape (N,), and for a regressor numbers, shape (N,) or
+        (N, targets); X may also be a Dataset, which has both. `validation` is (X, y) or a Dataset, on which the loss
+        and `metrics` are computed after each epoch. Nothing changes if the last fit has reached the end that `spec`
+        sets, or was ended early.
         Raises ValueError for parameters and data with faults, WorkloadError for code with faults.
         """
         goes_on = self.warm_start and hasattr(self, "module_")
@@ -127,64 +127,60 @@ class _Estimator(TakesData, NestedParameters):
         epochs: int,
     ) -> Self:
         self._check_parameters()
-        before_fit = dict(vars(self))
-        try:
-            self._train(X, y, sample_weight, validation, goes_on=goes_on, epochs=epochs)
-        except BaseException:
-            self.__dict__.clear()
-            self.__dict__.update(before_fit)
-            raise
+        with self._unchanged_by_errors():
+            train = self._training_set(X, y, sample_weight, reset=not goes_on)
+            held_out = self._validation_set(validation)
+            before: Saved | None = self._saved if goes_on else None
+            done = int(self.n_iter_) if goes_on else 0
+            seed = self.seed_ if goes_on else self._seed()
+            name = "linear"
+            if self.module is not None:
+                name = str(getattr(self.module, "__name__", type(self.module).__name__))
+            recipe = Recipe(
+                module=self.module,
+                module_settings=self.nested("module"),
+                loss=self._loss(),
+                loss_settings=self.nested("loss"),
+                sizes=self._sizes(),
+                train=train,
+                validation=held_out,
+                metrics=self._metrics() if held_out is not None else {},
+            )
+            job = job_with(
+                self,
+                name="estimator",
+                entrypoint=entrypoint_of(name, {}),
+                examples=len(train),
+                # The job's epochs count from the first fit, since its updates go on from that fit's checkpoint.
+                epochs=done + epochs,
+                seed=seed,
+            )
+            fitted = fitting.fit(
+                job,
+                recipe,
+                cluster=self.cluster,
+                before=before,
+                folder=None if self.output_dir is None else Path(self.output_dir),
+                sinks=self.callbacks,
+                progress=bool(self.verbose),
+            )
+            if fitted is not None:
+                self._learn(job, recipe, fitted, seed, goes_on=goes_on)
         return self
 
-    def _train(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        validation: Any,
-        *,
-        goes_on: bool,
-        epochs: int,
-    ) -> None:
-        train = self._training_set(X, y, sample_weight, reset=not goes_on)
-        held_out = self._validation_set(validation)
-        before: Saved | None = self._saved if goes_on else None
-        done = int(self.n_iter_) if goes_on else 0
-        seed = self.seed_ if goes_on else self._seed()
-        name = (
-            str(getattr(self.module, "__name__", type(self.module).__name__)) if self.module is not None else "linear"
-        )
-        recipe = Recipe(
-            module=self.module,
-            module_settings=self.nested("module"),
-            loss=self._loss(),
-            loss_settings=self.nested("loss"),
-            sizes=self._sizes(),
-            train=train,
-            validation=held_out,
-            metrics=self._metrics() if held_out is not None else {},
-        )
-        job = job_with(
-            self,
-            name="estimator",
-            entrypoint=entrypoint_of(name, {}),
-            examples=len(train),
-            epochs=done + epochs,
-            seed=seed,
-            workers=self._most_workers(),
-        )
-        folder = None if self.output_dir is None else Path(self.output_dir)
-        fitted = fitting.fit(
-            job,
-            recipe,
-            cluster=self.cluster,
-            before=before,
-            folder=folder,
-            sinks=self.callbacks,
-            progress=bool(self.verbose),
-        )
-        if fitted is not None:
-            self._learn(job, recipe, fitted, seed, goes_on=goes_on)
+    @contextmanager
+    def _unchanged_by_errors(self) -> Iterator[None]:
+        """Put all attributes back if the block raises.
+
+        A fit that fails must not leave the features and classes of its data to a model that was trained on others.
+        """
+        before = dict(vars(self))
+        try:
+            yield
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
 
     def _learn(self, job: Any, recipe: Recipe, fitted: fitting.Fitted, seed: int, *, goes_on: bool) -> None:
         """Set the attributes that a fit leaves."""
@@ -198,6 +194,7 @@ class _Estimator(TakesData, NestedParameters):
         self.batch_size_ = last["batch_size"]
         self.n_workers_ = last["n_workers"]
         self.weights_sha256_ = fitted.summary["weightsSha256"]
+        # `partial_fit` counts itself when this is done; a `fit` is none of its calls.
         calls = self.meta_["partial_fit__calls"] if goes_on else 0
         self.meta_ = {
             "n_updates": fitted.saved.snapshot.position.update,
@@ -212,6 +209,7 @@ class _Estimator(TakesData, NestedParameters):
         self._saved = fitted.saved
 
     def _check_parameters(self) -> None:
+        # Not in __init__: scikit-learn sets parameters later too, and expects __init__ to check none.
         self._check_nested()
         check_module(self.module, self.nested("module"))
         check_loss(self._loss(), self.nested("loss"))
@@ -225,17 +223,10 @@ class _Estimator(TakesData, NestedParameters):
             raise SpecError([Fault("spec", given, "give fields of a manifest's spec, as keywords of train in a dict")])
 
     def _seed(self) -> int:
+        # A whole number is the job's own seed, so that a manifest with this seed has the same bits.
         if isinstance(self.random_state, int | np.integer) and not isinstance(self.random_state, bool):
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(_LARGEST_SEED))
-
-    def _most_workers(self) -> int:
-        if self.max_workers is not None:
-            return self.max_workers
-        most = _MOST_WORKERS if self.cluster is not None else min(_MOST_WORKERS, int(CPU_COUNT))
-        if isinstance(self.min_workers, int):
-            return max(most, self.min_workers)
-        return most
 
     def _sizes(self) -> dict[str, int]:
         sizes = {"n_outputs": self._num_outputs()}
@@ -315,15 +306,6 @@ class DaskClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     linear layer. The parameters of AdaDamp's estimators have AdaDamp's names: docs/estimators.md lists them all.
     """
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, validation: Any = None) -> Self:
-        """Train for `max_epochs` epochs, from the beginning or, with `warm_start`, from where the last fit ended.
-
-        y are labels, numbers or strings, shape (N,); X may also be a Dataset, which has both. `validation` is (X, y) or
-        a Dataset, on which the loss and `metrics` are computed after each epoch. Raises ValueError for parameters and
-        data with faults, WorkloadError for code with faults.
-        """
-        return super().fit(X, y, sample_weight, validation=validation)
-
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
         """Train for one epoch more; the first call also begins. `classes` are all the labels that any call will have.
 
@@ -338,6 +320,7 @@ class DaskClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         try:
             self._trained(X, y, sample_weight, None, goes_on=goes_on, epochs=1)
         finally:
+            # For this call alone: a later `fit` takes its classes from its own labels.
             self._all_classes = None
         self.meta_["partial_fit__calls"] += 1
         return self
@@ -386,6 +369,7 @@ class DaskClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         if reset:
             self._set_classes(labels)
         encoded(labels, self.classes_)  # refuses other labels
+        # Targets that are the numbers of their classes already go to the loss as they are, which spares a look-up each.
         _, target = fetch(dataset, torch.tensor([0], dtype=torch.int64))
         is_index = isinstance(target, Tensor) and target.dtype in _INDICES
         if is_index and np.array_equal(self.classes_, np.arange(len(self.classes_))):
@@ -408,15 +392,6 @@ class DaskRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
 
     A module with a parameter named n_outputs gets the number of targets.
     """
-
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, validation: Any = None) -> Self:
-        """Train for `max_epochs` epochs, from the beginning or, with `warm_start`, from where the last fit ended.
-
-        y are numbers, shape (N,) or (N, targets); X may also be a Dataset, which has both. `validation` is (X, y) or a
-        Dataset, on which the loss and `metrics` are computed after each epoch. Raises ValueError for parameters and
-        data with faults, WorkloadError for code with faults.
-        """
-        return super().fit(X, y, sample_weight, validation=validation)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train for one epoch more; the first call also begins.

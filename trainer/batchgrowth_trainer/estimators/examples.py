@@ -55,6 +55,7 @@ class InMemory:
         if how == "file":
             assert self._tensors is not None
             path = folder / f"{name}-{_FILE}"
+            # Cloned, since torch saves the whole memory of a view: a slice would bring all other rows along.
             torch.save([tensor.contiguous().clone() for tensor in self._tensors], path)
             self._path = str(path)
 
@@ -163,6 +164,7 @@ def plain_label(target: Any) -> Any:
 def encoded(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Return the number of each label's class, int64, shape (N,). Raises SpecError for a label of no class."""
     places = np.searchsorted(classes, y)
+    # A label above all classes has a place behind the last one; the comparison below refuses it.
     places = np.clip(places, 0, len(classes) - 1)
     odd = classes[places] != y
     if np.any(odd):
@@ -195,21 +197,20 @@ def check_labels(y: np.ndarray) -> None:
     if y.ndim != 1:
         given = f"shape {y.shape}, which has several labels for each example"
         raise SpecError([Fault("y", given, "give one label for each, shape (N,): the number of its class or a text")])
-    missing = [index for index, label in enumerate(y.tolist()) if _is_missing(label)]
+    missing = []
+    for index, label in enumerate(y.tolist()):
+        # NaN does not equal itself, and for pandas' NA the comparison is neither true nor false.
+        same = label == label
+        if label is None or not isinstance(same, bool | np.bool_) or not same:
+            missing.append(index)
     if missing:
         given = f"row {missing[0]} has the label {y.tolist()[missing[0]]!r}, and {len(missing)} labels are missing"
         raise SpecError([Fault("y", given, "leave out the examples without a label; y contains NaN")])
 
 
-def _is_missing(label: Any) -> bool:
-    """Return whether a label is None, NaN or pandas' NA, of which no comparison is true or false."""
-    same = label == label
-    return label is None or not isinstance(same, bool | np.bool_) or not same
-
-
 def as_floats(y: np.ndarray) -> Tensor:
     """Return targets as float32. Raises SpecError if one is not finite then."""
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):  # an overflow is reported below, with its row
         floats = np.ascontiguousarray(y, dtype=np.float32)
     odd = ~np.isfinite(floats.reshape(len(floats), -1)).all(axis=1)
     if np.any(odd):
@@ -259,6 +260,7 @@ def arranged(
     if order != "given":
         keys = _keys(inputs, target)[rows]
         if order == "sorted" or len(np.unique(keys)) < len(keys):
+            # Stable, since equal examples may have different weights.
             rows = rows[np.argsort(keys, kind="stable")]
     of_rows = None
     if scaled is not None:
@@ -330,6 +332,7 @@ class TakesData:
         weights = None
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, inputs, dtype=np.float64, ensure_non_negative=True)
+            # scikit-learn asks that a weight of 0 does the same as leaving the example out.
             kept = np.flatnonzero(weights)
             if not len(kept):
                 raise SpecError([Fault("sample_weight", "all weights are zero", "give some example a weight above 0")])

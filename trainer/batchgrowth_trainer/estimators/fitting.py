@@ -68,29 +68,28 @@ class _EpochTable:
     _before: float = 0.0
 
     def handle(self, event: Event) -> None:
-        """See Sink."""
-        if isinstance(event, HistoryRow):
-            self._count(event)
-        elif isinstance(event, EvaluationRow) and self.rows:
+        """Add an update to the row of its epoch, and an evaluation to the newest row."""
+        if isinstance(event, EvaluationRow) and self.rows:
             self.rows[-1].update(test_loss=event.loss, **{f"test_{name}": one for name, one in event.metrics.items()})
-
-    def _count(self, row: HistoryRow) -> None:
+        if not isinstance(event, HistoryRow):
+            return
         if not self._open:
             self.rows.append({"epoch": 0, "updates": 0, "loss": 0.0})
-            self._before = float(int(row.epoch)) if row.epoch % 1 else row.epoch - 1
+            # An update that fills an epoch by itself began a whole one before.
+            self._before = float(int(event.epoch)) if event.epoch % 1 else event.epoch - 1
             self._open = True
         last = self.rows[-1]
-        last["loss"] += row.loss * (row.epoch - self._before)
-        self._before = row.epoch
+        last["loss"] += event.loss * (event.epoch - self._before)
+        self._before = event.epoch
         last.update(
-            epoch=math.ceil(row.epoch),
-            updates=row.update,
-            batch_size=row.batch_size,
-            lr=row.learning_rate,
-            n_workers=row.workers,
-            seconds=row.seconds,
+            epoch=math.ceil(event.epoch),
+            updates=event.update,
+            batch_size=event.batch_size,
+            lr=event.learning_rate,
+            n_workers=event.workers,
+            seconds=event.seconds,
         )
-        self._open = row.epoch % 1 != 0
+        self._open = event.epoch % 1 != 0
 
 
 def fit(
@@ -112,6 +111,7 @@ def fit(
     raises.
     """
     with ExitStack() as stack:
+        # First in and last out, since the others set what belongs to the whole process.
         stack.enter_context(_ONE_AT_A_TIME)
         stack.enter_context(reported_in_python())
         stack.enter_context(process_as_it_was())
@@ -127,12 +127,14 @@ def fit(
         travels = "file"
         if cluster is None and is_alone(job, plan):
             job = in_this_process(job)
+            # `lent`, below, hands the recipe over as it is; the pickle is only a record of the fit.
             travels = "not at all"
         elif isinstance(cluster, str):
             workers = {"scheduler": cluster}
             travels = "inside"
         elif cluster is not None:
             workers = {"cluster": Borrowed(cluster).lent}
+            # Workers of a LocalCluster see the files of this machine; those of any other may be elsewhere.
             travels = "file" if isinstance(cluster, LocalCluster) else "inside"
         for name, examples in (("train", recipe.train), ("validation", recipe.validation)):
             if examples is not None:
@@ -173,6 +175,7 @@ def _pickled(recipe: Recipe, entrypoint: str) -> bytes:
     try:
         return pickled(recipe.workload, entrypoint, {}, _LARGEST_PICKLE_BYTES)
     finally:
+        # A set, since to unregister a module twice is an error of cloudpickle's.
         for home in set(registered):
             cloudpickle.unregister_pickle_by_value(home)
 
@@ -197,13 +200,20 @@ def in_this_process(job: BatchGrowthJob) -> BatchGrowthJob:
 
 
 def _position_from(course: Course, before: Position) -> Position:
-    """Return where the course goes on after `before`. Raises SpecError if a measured growth has not led there."""
-    at = position_in(course.plan, before)
-    if at != before and course.is_measured:
+    """Return where the course goes on after the epochs of `before`: there, if its plan has led there.
+
+    Raises SpecError if a measured growth has not led there.
+    """
+    plan = course.plan
+    if before.update <= plan.updates and plan.position_at(before.update) == before:
+        return before
+    if course.is_measured:
         given = f"{course.plan.examples_per_epoch:,} examples were given, or other parameters than before"
         remedy = "give as many as in the calls before: what a measured growth has decided belongs to the updates done"
         raise SpecError([Fault("X", given, remedy)])
-    return at
+    # With other data or another batch, the same epochs are another number of updates.
+    update = bisect_left(range(plan.updates), before.epoch, key=lambda one: plan.position_at(one).epoch)
+    return plan.position_at(update)
 
 
 def _save(folder: Path, job: BatchGrowthJob, before: Saved, at: Position) -> None:
@@ -212,25 +222,18 @@ def _save(folder: Path, job: BatchGrowthJob, before: Saved, at: Position) -> Non
     A run in the folder that has not ended in this state is set aside, since a resume would go on from that run.
     """
     there = newest_whole(folder / CHECKPOINTS)
-    if there is None or at != before.snapshot.position or not _is_same(there.snapshot, before.snapshot):
+    has_ended_here = (
+        there is not None
+        and there.snapshot.position == before.snapshot.position == at
+        and state_bytes(there.snapshot) == state_bytes(before.snapshot)
+    )
+    if not has_ended_here:
         with closing(OutputFolder(folder)) as output:
             output.set_earlier_run_aside()
     kept = {key: before.story[key] for key in ("seconds", "resizes", "recoveries")}
     story = {**kept, "evaluated": at.epoch}
     store = CheckpointStore(folder / CHECKPOINTS, mathematics(job.spec), job.spec.checkpoint.keep)
     store.save(Snapshot(at, before.snapshot.tensors), story)
-
-
-def _is_same(one: Snapshot, other: Snapshot) -> bool:
-    return one.position == other.position and state_bytes(one) == state_bytes(other)
-
-
-def position_in(plan: Plan, position: Position) -> Position:
-    """Return where the plan is after the epochs of `position`: that itself, if the plan has led there."""
-    if position.update <= plan.updates and plan.position_at(position.update) == position:
-        return position
-    update = bisect_left(range(plan.updates), position.epoch, key=lambda one: plan.position_at(one).epoch)
-    return plan.position_at(update)
 
 
 def trained_module(job: BatchGrowthJob, recipe: Recipe, state_dict: Mapping[str, Tensor]) -> nn.Module:

@@ -15,6 +15,7 @@ from batchgrowth.choices import OPTIMIZERS
 from batchgrowth.errors import Fault, SpecError
 from batchgrowth.manifest.keywords import job_of
 from batchgrowth.spec import BatchGrowthJob
+from dask.system import CPU_COUNT
 from sklearn.base import BaseEstimator
 
 from batchgrowth_trainer.dampers import damper_of
@@ -23,6 +24,8 @@ from batchgrowth_trainer.record.functions import importable_name
 PREFIXES = ("module", "loss", "optimizer", "batch_size")
 """The parameters whose own parameters are given as PREFIX__NAME."""
 _NESTED = re.compile(rf"({'|'.join(PREFIXES)})__(\w+)")
+_MOST_WORKERS = 8
+"""The most workers if `max_workers` does not say."""
 
 
 class NestedParameters(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -31,9 +34,8 @@ class NestedParameters(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     Which nested parameters there are depends on the user's class, so scikit-learn cannot read them from __init__.
     """
 
-    def _take_nested(self, given: Mapping[str, Any]) -> None:
-        """Keep the parameters that __init__ was given beyond its own; `_check_nested` looks at their names."""
-        self._nested = dict(given)
+    _nested: dict[str, Any]
+    """What __init__ was given beyond its own parameters; `_check_nested` looks at the names."""
 
     def _check_nested(self) -> None:
         """Raise SpecError for a parameter that is neither one of __init__ nor nested."""
@@ -127,7 +129,8 @@ def optimizer_of(optimizer: Any, settings: Mapping[str, Any]) -> tuple[dict[str,
         if isinstance(optimizer, type):
             given = f"the class {optimizer.__name__} was given"
         raise SpecError([Fault("optimizer", given, "give a class of torch.optim, such as torch.optim.SGD")])
-    takes = {name: one for name, one in inspect.signature(optimizer).parameters.items() if name not in ("params", "lr")}
+    parameters = inspect.signature(optimizer).parameters
+    takes = [name for name in parameters if name not in ("params", "lr")]
     for name in own:
         if name not in takes:
             listed = ", ".join(["lr", *takes])
@@ -135,15 +138,10 @@ def optimizer_of(optimizer: Any, settings: Mapping[str, Any]) -> tuple[dict[str,
                 [Fault(f"optimizer__{name}", f"{optimizer.__name__} takes no such argument", f"it takes {listed}")]
             )
     if rate is None:
-        rate = _default_rate(optimizer)
+        rate = parameters["lr"].default if "lr" in parameters else None
+        if not isinstance(rate, Real):
+            raise SpecError([Fault("optimizer__lr", f"not given, and {optimizer.__name__} has no default", "give it")])
     return _block_of(optimizer, own), float(rate)
-
-
-def _default_rate(optimizer: type[torch.optim.Optimizer]) -> float:
-    given = inspect.signature(optimizer).parameters.get("lr")
-    if given is None or not isinstance(given.default, Real):
-        raise SpecError([Fault("optimizer__lr", f"not given, and {optimizer.__name__} has no default", "give it")])
-    return float(given.default)
 
 
 def _block_of(optimizer: type[torch.optim.Optimizer], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,6 +163,7 @@ def _block_of(optimizer: type[torch.optim.Optimizer], settings: Mapping[str, Any
             [Fault("optimizer", f"an argument of {optimizer.__name__}: {error}", "give numbers, texts, lists")]
         ) from None
     block = {"optimizer": where, "arguments": arguments}
+    # By its public name, which stays when torch moves a class to another of its files.
     if where.startswith("torch.optim."):
         block["optimizer"] = f"torch.optim:{optimizer.__name__}"
     return {"type": "Torch", "torch": block}
@@ -174,13 +173,12 @@ def _block_of(optimizer: type[torch.optim.Optimizer], settings: Mapping[str, Any
 
 
 def job_with(
-    estimator: NestedParameters, *, name: str, entrypoint: str, examples: int, epochs: int, seed: int, workers: int
+    estimator: NestedParameters, *, name: str, entrypoint: str, examples: int, epochs: int, seed: int
 ) -> BatchGrowthJob:
     """Return the job that the parameters describe, for a training set of so many examples.
 
     The fields of the parameter `spec` come before the other parameters, and a type that it chooses replaces theirs with
-    its settings. `workers` is the most that there may be. Raises SpecError with every fault, each with the name of its
-    parameter.
+    its settings. Raises SpecError with every fault, each with the name of its parameter.
     """
     damper = damper_of(estimator.batch_size, estimator.nested("batch_size"))
     optimizer, rate = optimizer_of(estimator.optimizer, estimator.nested("optimizer"))
@@ -191,6 +189,12 @@ def job_with(
         if batch["growth"]["type"] != "Constant" and _is_number(damper.initial):
             most = max(damper.initial, examples)
     batch["maximum"] = most
+    workers = estimator.max_workers
+    if workers is None:
+        # Without a cluster, workers share this machine, and more of them than processors would only wait.
+        workers = _MOST_WORKERS if estimator.cluster is not None else min(_MOST_WORKERS, int(CPU_COUNT))
+        if isinstance(estimator.min_workers, int):
+            workers = max(workers, estimator.min_workers)
     workload: dict[str, Any] = {"entrypoint": entrypoint, "examples": examples, "device": _device(estimator.device)}
     spec: dict[str, Any] = {
         "seed": seed,
@@ -210,6 +214,7 @@ def job_with(
     except SpecError as error:
         faults = [Fault(*map(in_parameters, (one.path, one.given, one.remedy))) for one in error.faults]
         if _is_number(estimator.batch_size):
+            # The user gave a number, and no rule with a parameter `initial`.
             name = "batch_size__initial"
             faults = [Fault(one.path.replace(name, "batch_size"), one.given, one.remedy) for one in faults]
         raise SpecError(faults) from None

@@ -91,6 +91,7 @@ def made_module(module: Any, settings: Mapping[str, Any], sizes: Mapping[str, in
             raise SpecError([Fault("module", given, "give a class derived from torch.nn.Module")])
         return nn.Linear(sizes["n_features_in"], sizes["n_outputs"])
     if isinstance(module, nn.Module):
+        # A fit must not train the user's own object: the next fit begins with the same weights.
         return copied(module, [module])
     takes = _parameters_of(module) or ()
     filled = {name: sizes[name] for name in SIZES if name in takes and name in sizes}
@@ -105,6 +106,7 @@ def initialize_lazy(model: nn.Module, inputs: Any) -> None:
     if not any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
         return
     training = model.training
+    # In eval mode, so that the call moves no running mean and draws no random number.
     model.eval()
     with torch.no_grad():
         predict(model, inputs)
@@ -208,6 +210,7 @@ def per_example(loss: Any, settings: Mapping[str, Any]) -> Callable[[Any, Any], 
         own = copied(loss, [loss])
         if hasattr(own, "reduction"):
             own.reduction = "none"  # type: ignore[assignment]
+        # A subclass of its own class, so that the copy keeps its parameters, buffers and attributes.
         own.__class__ = type(type(loss).__name__, (_PerExample, type(loss)), {})
         return own
     arguments = dict(settings)

@@ -126,6 +126,7 @@ class Int8:
 
     def unpack(self, packed: Tensor, vector: Tensor) -> None:
         """Write the numbers of `packed` into `vector`."""
+        # A copy, since a view as float32 has to begin at a multiple of four bytes.
         scales = packed[len(vector) :].clone().view(torch.float32)
         whole = _in_blocks(packed[: len(vector)].view(torch.int8).float())
         vector.copy_(_scaled(whole, scales)[: len(vector)])

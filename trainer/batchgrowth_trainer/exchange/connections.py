@@ -64,6 +64,8 @@ class Grid:
 
         A member sends to its own row, or to some members of its column.
         """
+        # First inside the rows with a holder; then from these to one member of each other row, by a column; then onward
+        # inside that row.
         full = [row for row in self.rows if any(holds[rank] for rank in row)]
         within = {next(r for r in row if holds[r]): [r for r in row if not holds[r]] for row in full}
         across: dict[int, list[int]] = {}
@@ -238,6 +240,7 @@ class _Forming:
             self._is_done = True
             self._news.close()
             self._wake.close()
+            # After an error nobody else has the connections to close them.
             for connection in self._peers.values() if kind else ():
                 connection.close()
 
@@ -254,6 +257,7 @@ class _Forming:
                 self._news.recv(_BACKLOG)
             if self._failed is not None:
                 raise self._failed
+            # While too many are greeted, further connections wait in the listener's backlog.
             if listener.fileno() in ready and self._greeted.acquire(timeout=_POLL_SECONDS):
                 connection = listener.accept()
                 if connection is None:
@@ -266,14 +270,21 @@ class _Forming:
         return self._peers
 
     def _greet(self, connection: socket.socket) -> None:
+        # A stranger that stays silent takes a place among the greeted for this long only.
         seconds = min(self._greeting_seconds, max(self._ends - time.monotonic(), _POLL_SECONDS))
         try:
             connection.settimeout(seconds)
             if self._encryption:
                 connection = self._encryption.greets.wrap_socket(connection, server_side=True)
-            rank = _rank_of(connection, self._assignment.token)
-            if rank is None or rank < self._assignment.rank or rank not in self._assignment.addresses:
-                raise ConnectionError("a stranger, or a rank that should not dial")
+            greeting = _received(connection, TOKEN_BYTES + _RANK_BYTES)
+            token = greeting[:TOKEN_BYTES]
+            rank = int.from_bytes(greeting[TOKEN_BYTES:], "big")
+            # In a time that does not depend on the token, so that a stranger learns nothing of it by trying.
+            is_member = secrets.compare_digest(token, self._assignment.token)
+            if len(greeting) < TOKEN_BYTES + _RANK_BYTES or not is_member:
+                raise ConnectionError("a stranger")
+            if rank < self._assignment.rank or rank not in self._assignment.addresses:
+                raise ConnectionError("a rank that should not dial")
             if self._is_only_greeted and _received(connection, _RANK_BYTES) != self._rank_bytes(self._assignment.rank):
                 raise ConnectionError("another rank is dialled")
             self._keep(rank, self._greeted_over(connection))
@@ -328,14 +339,6 @@ class _Forming:
     def _tell(self) -> None:
         with suppress(OSError):
             self._wake.send(b".")
-
-
-def _rank_of(connection: socket.socket, token: bytes) -> int | None:
-    """Return the rank that the other end of the connection sends; None unless it sends the token first."""
-    greeting = _received(connection, TOKEN_BYTES + _RANK_BYTES)
-    if len(greeting) < TOKEN_BYTES + _RANK_BYTES or not secrets.compare_digest(greeting[:TOKEN_BYTES], token):
-        return None
-    return int.from_bytes(greeting[TOKEN_BYTES:], "big")
 
 
 def _received(connection: socket.socket, count: int) -> bytes:

@@ -86,6 +86,7 @@ class Delayed:
                     partials = replica.partials(step, self._run_of(step), stop=stop, runs=self._run_of)
                 rows = [node.row for node in partials]
                 under_way.append((partials, adding.submit(self._added, rows, step.shards)))
+            # With more sums than the job's delay, the oldest one is that of the update that is due.
             if step is None or len(pending) + len(under_way) > pending.most:
                 if not pending:
                     self._wait_for(under_way.popleft(), pending)
@@ -108,6 +109,7 @@ class Delayed:
                 yield step
 
     def _added(self, rows: list[Tensor], shards: int) -> Tensor:
+        # A copy, since the next addition uses the same room.
         return self._reduction(rows, shards, self._room).total.clone()
 
     def _wait_for(self, one: _Sum, pending: "PendingTotals") -> None:
@@ -141,6 +143,7 @@ class PendingTotals:
     def take(self) -> Tensor:
         """Remove the first row, and return a copy."""
         first = self._rows[0].clone()
+        # A copy, since the two ranges overlap.
         self._rows[:-1] = self._rows[1:].clone()
         self._count -= 1
         return first

@@ -181,9 +181,11 @@ class Downpour:
     def _serve_and_work(self, bounded: BoundedStaleness, steps: Sequence[Step], losses: list[float]) -> None:
         orders: SimpleQueue[int] = SimpleQueue()
         pushed: SimpleQueue[Tensor | None] = SimpleQueue()
+        # The server's thread takes the optimizer's steps, and torch keeps some settings for each thread.
         prepare = partial(prepare_process, self._replica.spec)
         with ThreadPoolExecutor(1, "server", prepare) as thread:
             serving = thread.submit(self._serve, bounded, steps, losses, orders, pushed)
+            # Also if the server fails, or the loop below would wait for an order for ever.
             serving.add_done_callback(lambda _: orders.put(_OVER))
             try:
                 while (index := orders.get()) != _OVER:
@@ -205,10 +207,12 @@ class Downpour:
     ) -> None:
         """Apply the gradients in the order in which workers push them, until all updates are made.
 
-        `orders` and `pushed` connect the worker in this process; None in `pushed` says that it has failed.
+        `orders` and `pushed` connect the worker in this process; None in `pushed` says that it has failed. Raises
+        PeerLost if the generation is over, or if a worker has been computing for too long.
         """
         idle = deque(range(self._group.size))
         begun = dict[int, float]()
+        patience = self._replica.spec.patience_seconds
         while not bounded.is_over:
             while idle and bounded.may_begin():
                 rank = idle.popleft()
@@ -218,7 +222,10 @@ class Downpour:
                 index = bounded.end(rank)
                 losses[index] = self._made(steps[index], row)
                 idle.append(rank)
-            self._check(bounded.under_way, begun)
+            self._setting.check()
+            for rank in bounded.under_way - {0}:
+                if time.monotonic() - begun[rank] > patience:
+                    raise PeerLost(f"rank {rank} has pushed no gradient within {patience:g} s")
 
     def _order(self, rank: int, index: int, orders: SimpleQueue[int]) -> None:
         """Give a worker an update and the weights."""
@@ -240,14 +247,6 @@ class Downpour:
             if row is None:
                 raise PeerLost("the worker beside the server has failed")
             yield 0, row
-
-    def _check(self, under_way: set[int], begun: dict[int, float]) -> None:
-        """Raise PeerLost if the generation is over, or if a worker has been computing for too long."""
-        self._setting.check()
-        patience = self._replica.spec.patience_seconds
-        for rank in under_way - {0}:
-            if time.monotonic() - begun[rank] > patience:
-                raise PeerLost(f"rank {rank} has pushed no gradient within {patience:g} s")
 
     def _made(self, step: Step, row: Tensor) -> float:
         """Make an update, and return the sum of its examples' losses. Raises WorkloadError."""

@@ -5,23 +5,17 @@ from batchgrowth.shards import subtrees, tree_sum
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.all_reduce import Reduction
-from batchgrowth_trainer.exchange.logical_replicas import LogicalReplicas, State, register_copies
+from batchgrowth_trainer.exchange.logical_replicas import LogicalReplicas, State
 from batchgrowth_trainer.exchange.strategy import Setting
-from batchgrowth_trainer.replica.replica import Replica
 
 
 class ElasticAveraging(LogicalReplicas):
-    """The strategy of ElasticAveraging; it adds the replicas' distances to the centre along the fixed tree."""
+    """The strategy of ElasticAveraging; it adds the replicas' distances to the centre along the fixed tree.
+
+    The centre is the model itself.
+    """
 
     has_centre = True
-
-    @staticmethod
-    def register(replica: Replica) -> None:
-        """Register the state of each replica: its weights, its optimizer's state and its buffers.
-
-        The centre is the model itself.
-        """
-        register_copies(replica)
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -32,6 +26,7 @@ class ElasticAveraging(LogicalReplicas):
     def mix(self, states: dict[int, State], turn: int, *, stop: bool = False) -> bool:  # noqa: ARG002
         """Move each replica towards the centre, and the centre towards the replicas, by the same distances."""
         replicas = self.local.replicas
+        # All distances are those before the exchange, so it does not matter which replica moves first.
         ways = {number: state["parameters"] - self.centre for number, state in states.items()}
         for number, way in ways.items():
             states[number]["parameters"].sub_(way, alpha=self._part / replicas)

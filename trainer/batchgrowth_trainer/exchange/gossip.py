@@ -10,17 +10,11 @@ import torch
 from batchgrowth.choices.exchanges import circles
 from torch import Tensor
 
-from batchgrowth_trainer.exchange.logical_replicas import LogicalReplicas, State, register_copies
-from batchgrowth_trainer.replica.replica import Replica
+from batchgrowth_trainer.exchange.logical_replicas import LogicalReplicas, State
 
 
 class Gossip(LogicalReplicas):
     """The strategy of Gossip."""
-
-    @staticmethod
-    def register(replica: Replica) -> None:
-        """Register the state of each replica: its weights, its optimizer's state and its buffers."""
-        register_copies(replica)
 
     def mix(self, states: dict[int, State], turn: int, *, stop: bool = False) -> bool:  # noqa: ARG002
         """Send this member's replicas to the members that hold their neighbours, and take the means."""
@@ -28,6 +22,7 @@ class Gossip(LogicalReplicas):
         asked = circles(spec.exchange.settings.graph, self.local.replicas, turn, spec.seed)
         weights = {number: state["parameters"] for number, state in states.items()}
         weights |= self._fetched(weights, asked)
+        # All means are made before one is written: each replica averages the weights that its neighbours had.
         means = {number: _mean([weights[one] for one in asked[number]]) for number in states}
         for number, mean in means.items():
             states[number]["parameters"].copy_(mean)
@@ -42,6 +37,7 @@ class Gossip(LogicalReplicas):
         trips = {(number, owners[one]) for one, circle in enumerate(asked) for number in circle}
         outgoing: dict[int, list[Tensor]] = {}
         coming: dict[int, list[int]] = {}
+        # In the same order at both ends, which tells a receiver whose weights a message has.
         sent = sorted((number, to) for number, to in trips if owners[number] != to)
         for number, to in sent:
             if owners[number] == self.group.rank:

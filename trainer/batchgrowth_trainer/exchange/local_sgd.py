@@ -8,6 +8,7 @@ the loss of each update, the squared norm of the change, and 1 where a member re
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from math import sqrt
 
 import torch
@@ -67,13 +68,15 @@ class LocalSGD:
         self._buffers_at_start = replica.buffers.clone()
         try:
             with self._setting.watchdog:
-                rows = self._rows(steps)
+                runs = subtrees(*self._local.run, self._local.replicas)
+                rows = [tree_sum(lo, hi, partial(self._trained, steps), self._add) for lo, hi in runs]
             computed = time.perf_counter()
             # A requested stop travels with the sums, so that all members stop after the same round.
             if stop_requested() and rows:
                 rows[0][-1] = 1.0
             reduced = self._reduction(rows, self._local.replicas, self._room)
         finally:
+            # Also after an error: all members share the state of the round's start, and go on from it.
             self._return_to_start()
         exchanged = time.perf_counter()
         examples = sum(step.examples for step in steps)
@@ -94,20 +97,12 @@ class LocalSGD:
             figures=ExchangeFigures(replica_distance=sqrt(max(spread, 0.0))),
         )
 
-    def _rows(self, steps: Sequence[Step]) -> list[Tensor]:
-        """Return the sums of the largest subtrees over this member's replicas."""
-
-        def leaf(number: int) -> Tensor:
-            return self._trained(number, steps)
-
-        return [tree_sum(lo, hi, leaf, self._add) for lo, hi in subtrees(*self._local.run, self._local.replicas)]
-
     def _add(self, left: Tensor, right: Tensor) -> Tensor:
         left.add_(right)
         self._free.append(right)
         return left
 
-    def _trained(self, number: int, steps: Sequence[Step]) -> Tensor:
+    def _trained(self, steps: Sequence[Step], number: int) -> Tensor:
         """Return the row of one logical replica after the updates of a round, weighted by its examples."""
         self._return_to_start()
         replica = self._replica
@@ -119,6 +114,7 @@ class LocalSGD:
         return row
 
     def _return_to_start(self) -> None:
+        # Between two of these copies, the replica has a state that no process may keep or send.
         self._replica.is_whole = False
         for name, vector in self._replica.of_one().items():
             vector.copy_(self._start[name])
@@ -176,6 +172,7 @@ class _Parts:
         for name, place in self.places.items():
             row[place].copy_(now[name] if _is_averaged_whole(name, now[name]) else now[name] - start[name])
         row[: self.length].mul_(weight)
+        # The change has the weight as a factor by now, and its square twice.
         change = row[self.places[_WEIGHTS]]
         row[-2] = torch.dot(change, change) / max(weight, 1)
 

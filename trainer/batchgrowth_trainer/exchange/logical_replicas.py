@@ -200,12 +200,17 @@ _ENOUGH_UPDATES = 1024
 class LogicalReplicas(ABC):
     """A strategy in which logical replicas train by themselves and exchange at most `most_exchanges` times a round.
 
-    A subclass says in `register` what each replica keeps, and makes the exchange in `mix`. If it has a centre, `centre`
-    is evaluated, else the mean of the replicas.
+    A subclass makes the exchange in `mix`, and says in `register` if a replica keeps more than its weights, its
+    optimizer's state and its buffers. If it has a centre, `centre` is evaluated, else the mean of the replicas.
     """
 
     has_centre = False
     most_exchanges = 16
+
+    @staticmethod
+    def register(replica: Replica) -> None:
+        """Register the state of each replica: its weights, its optimizer's state and its buffers."""
+        register_copies(replica)
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -242,6 +247,7 @@ class LogicalReplicas(ABC):
         try:
             made = self._train_and_mix(periods, sums, stop_requested)
         except BaseException:
+            # `copies` still has the states before the round, so a round that fails leaves no trace.
             self._end_round(self.copies.turn, before)
             replica.is_whole = True
             raise
@@ -318,6 +324,7 @@ class LogicalReplicas(ABC):
 
     def _swap_all(self, states: dict[int, State], sums: Tensor) -> None:
         """Send all states and sums to every member; if that fails, `copies` stays unchanged."""
+        # Copies, which replace the tables only when all have arrived.
         whole = {name: table.clone() for name, table in self.copies.stacked().items()}
         for number, state in states.items():
             for name, vector in state.items():

@@ -47,6 +47,7 @@ class ParameterServer:
         self._norms = torch.zeros(len(replica.parameters.spans), dtype=torch.float32, device=replica.device)
         place = self.places[group.rank]
         optimizer = replica.optimizer if self._lengths else None
+        # Any other optimizer takes all parameters at once, and `_cuts` has given it a single server.
         if isinstance(optimizer, FlatOptimizer):
             optimizer = optimizer.within(place)
         self._part = Part(place, optimizer, self._norms_of_all)

@@ -63,7 +63,8 @@ class Stream:
         self.is_wrong = False
         self._replica = replica
         self._reached: set[int] = set()  # the numbers of the parameters that have had a gradient
-        self._bucket_of = [
+        # The number of each parameter's bucket, by the number of the parameter.
+        self.bucket_of = [
             next(number for number, place in enumerate(places) if place.start <= span.start < place.stop)
             for span in replica.parameters.spans
         ]
@@ -96,8 +97,9 @@ class Stream:
             middle = split(first, end)
             lefts.append(tree_sum(first, middle, compute, replica.add))
             first = middle
-        expected = self._reached or range(len(self._bucket_of))
-        counts = Counter(self._bucket_of[number] for number in expected)
+        # Before any shard has shown which parameters get a gradient, each one is expected to get one.
+        expected = self._reached or range(len(self.bucket_of))
+        counts = Counter(self.bucket_of[number] for number in expected)
         missing = [counts[number] for number in range(len(self.places))]
         last = _LastShard(self, missing, [p.row for p in done], [p.row for p in lefts], give)
         chain = [*lefts, compute(first, partial(self._followed, last))]
@@ -108,10 +110,6 @@ class Stream:
         chain[0].hi = end
         replica.rows.release(chain[1:])
         return [*done, chain[0]]
-
-    def bucket_of(self, parameter: int) -> int:
-        """Return the index of the bucket that has the parameter with that index."""
-        return self._bucket_of[parameter]
 
     @contextmanager
     def _followed(self, last: "_LastShard", present: Partial) -> Iterator[None]:
@@ -154,9 +152,10 @@ class _LastShard:
 
     def follow(self, number: int, _: Tensor) -> None:
         """Note that the parameter's gradient is computed, and give a bucket that is now complete."""
-        bucket = self._stream.bucket_of(number)
+        bucket = self._stream.bucket_of[number]
         self.is_wrong = self.is_wrong or bucket < self._next
         if number in self.reached:
+            # The second gradient is added after the first, which may have completed its bucket.
             self.has_twice = True
             return
         self.reached.add(number)
@@ -182,6 +181,7 @@ class _LastShard:
     def _added(self, place: slice) -> Tensor:
         """Add that part of the subtrees' rows, and return that part of the root's row."""
         *lefts, total = (row[place] for row in (*self._lefts, self.row))
+        # From the innermost node outwards, the order of the tree and so of the bits.
         for left in reversed(lefts):
             total = left.add_(total)
         return total

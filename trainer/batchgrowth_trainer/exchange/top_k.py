@@ -71,6 +71,7 @@ class TopK(LogicalReplicas):
         messages = [landing.get(rank, mine) for rank in range(self.group.size)]
         for message in messages:
             for places, changes in message[:-1].view(-1, 2, self._count):
+                # The places of one message are distinct, so each of its changes is added once.
                 self.centre[places.long()] += changes.view(torch.float32)
         if 0 < before < math.inf:
             left = 1 - _squares(changes.view(torch.float32) for _, changes in taken) / before
@@ -83,6 +84,7 @@ def _taken(residual: Tensor, count: int) -> Tensor:
     places = largest(residual, count)
     changes = residual[places]
     residual[places] = 0.0
+    # The bits of the changes as int32, so that one tensor carries both.
     return torch.stack((places.int(), changes.view(torch.int32)))
 
 
@@ -91,6 +93,7 @@ def largest(vector: Tensor, count: int) -> Tensor:
 
     Of equal ones the first are taken.
     """
+    # NaN compares with no number, so it counts as infinite.
     sizes = vector.abs().nan_to_num_(nan=math.inf, posinf=math.inf)
     least = torch.topk(sizes, count, sorted=False).values.min()
     above = (sizes > least).nonzero().view(-1)

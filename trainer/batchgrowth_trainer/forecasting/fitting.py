@@ -197,6 +197,7 @@ def between_updates(rows: Sequence[HistoryRow]) -> list[float]:
     epochs = rows[-1].epoch - rows[0].epoch
     if epochs < 1:
         return []
+    # Without the first row's update, which was over when that row's seconds were taken.
     updates = sum(row.update_seconds for row in rows[1:])
     return [max(0.0, rows[-1].seconds - rows[0].seconds - updates) / epochs]
 
@@ -229,6 +230,7 @@ def constants_of(
         found = _solved(matrix, seconds, noise * scale, weights, shares)
         residuals = (seconds - matrix @ found) / scale
         noise = max(SMALLEST_NOISE, float(np.sqrt(np.mean(residuals**2))))
+    # With a fixed seed, the same runs give the same forecast.
     random = np.random.default_rng(0)
     draws = []
     for _ in range(num_draws):

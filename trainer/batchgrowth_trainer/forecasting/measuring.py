@@ -77,6 +77,7 @@ def timed(
         partials = replica.partials(step, run)
         replica.rows.release(partials)
         now = clock()
+        # The first loads kernels and fills caches.
         if number:
             cells.append(Cell(examples=examples, shards=end - begin_, workers=1, seconds=now - began))
         if number >= FEWEST_TIMES and now - started > seconds:

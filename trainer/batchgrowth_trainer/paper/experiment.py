@@ -12,6 +12,7 @@ from batchgrowth.errors import BatchGrowthError
 from matplotlib.figure import Figure as Canvas
 from rich.table import Table
 
+from batchgrowth_trainer.plots.still import save
 from batchgrowth_trainer.record.storage import replace_file
 
 Cell = str | int | float
@@ -58,8 +59,6 @@ class Experiment:
         if self.draw is None:
             return (data,)
         picture = folder / f"{self.name}.png"
-        from batchgrowth_trainer.plots.still import save
-
         save(self.draw(), picture)
         return data, picture
 

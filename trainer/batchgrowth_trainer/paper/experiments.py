@@ -47,6 +47,7 @@ def made(
     _refuse_what_would_be_ignored(asked, workload, data, {"--seeds": seeds, "--runs": runs})
     made_of: dict[str, Experiment] = {name: EXPERIMENTS[name]() for name in asked if name in EXPERIMENTS}
     if set(asked) & set(TRAINED):
+        # Load torch, which takes seconds and which the other experiments do not need.
         from batchgrowth_trainer.paper.trained_figures import FROM_RUNS
         from batchgrowth_trainer.paper.trainings import DEFAULT_SEEDS, problem_of, trained
 

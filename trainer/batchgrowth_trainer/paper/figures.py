@@ -245,6 +245,7 @@ def minutes_at(plan: Plan, step: StepTime, epochs: Sequence[float]) -> list[floa
     corners = list(elapsed(plan, step))
     found = []
     for epoch in epochs:
+        # The corners are the ends of stages, between which time is linear in epochs.
         (low, before), (high, after) = next(pair for pair in pairwise(corners) if epoch <= pair[1][0])
         found.append((before + (after - before) * (epoch - low) / (high - low)) / _MINUTE)
     return found

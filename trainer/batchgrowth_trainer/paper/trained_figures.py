@@ -105,8 +105,9 @@ def _error(value: SeedMean, digits: int) -> Cell:
 def _draw_fig3(title: str, comparison: Comparison) -> Canvas:
     canvas, grid = _canvas(title)
     epochs = list(map(float, AT_EPOCHS))
-    for one in comparison.schedules:
-        wide = _width(comparison, one)
+    for place, one in enumerate(comparison.schedules):
+        # Equal schedules have equal weights: earlier lines are wider, so that none hides another.
+        wide = 1.6 + 0.9 * (len(comparison.schedules) - 1 - place)
         name = one.schedule.name
         for column, (curves, ours) in enumerate(((ACCURACY, one.accuracy), (LOSS, one.loss))):
             grid[0][column].plot(epochs, curves[name], color=one.schedule.colour, lw=1.6, label=name)
@@ -169,11 +170,6 @@ def _canvas(title: str) -> tuple[Canvas, Sequence[Sequence[Axes]]]:
         for panel in row:
             style(panel)
     return canvas, grid
-
-
-def _width(comparison: Comparison, one: TrainedSchedule) -> float:
-    """Return the width of a schedule's line; earlier ones are wider, since equal schedules have equal weights."""
-    return 1.6 + 0.9 * (len(comparison.schedules) - 1 - comparison.schedules.index(one))
 
 
 def _draw_ours(

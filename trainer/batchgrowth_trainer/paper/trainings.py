@@ -181,6 +181,7 @@ class Comparison:
             return f"{text}, and all seeds agree."
         ratio = apart / error
         within = "within" if ratio <= 1 else "not within"
+        # Tukey's range test: how often the means of so many equal schedules lie as far apart.
         chance = studentized_range.sf(ratio, len(ends), len(ends) * (self.seeds - 1))
         return (
             f"{text}, {ratio:.1f} standard errors of a mean, so {within} one. If all five were equally good, their "
@@ -215,6 +216,7 @@ def trained(problem: TrainingProblem, seeds: int, folder: Path, say: Callable[[s
                 stoppable("stopping after this update; the same command goes on", _SaidNotes(say)) as stop,
             ):
                 train(problem.job(schedule, seed), Options(output_dir=place, resume=True), (), stop)
+            # From the folder, since a run that an earlier call has finished was not trained now.
             rows = read_run(place).evaluations
             found[schedule.name].append(rows)
             last = rows[-1]

@@ -64,18 +64,15 @@ def smoothed(line: Line) -> Line:
 def steps(rows: Sequence[HistoryRow], name: str) -> Line:
     """Return the corners of a step function: each value of the field holds from the start of its first update."""
     values = column(rows, name)
+    # A first value differs from NaN, and so counts as a change.
     changes = np.flatnonzero(np.diff(values, prepend=np.nan) != 0)
-    ends = positions(rows)
-    x = {
-        axis: np.append(np.concatenate([[_start(rows, axis)], end[:-1]])[changes], end[-1])
-        for axis, end in ends.items()
-    }
+    x = {}
+    for axis, ends in positions(rows).items():
+        # A history may lack its first updates; where the first one that it has began is not known.
+        first = 0.0 if rows[0].update == 1 else ends[0]
+        starts = np.concatenate([[first], ends[:-1]])
+        x[axis] = np.append(starts[changes], ends[-1])
     return Line(x, np.append(values[changes], values[-1]))
-
-
-def _start(rows: Sequence[HistoryRow], axis: str) -> float:
-    """Return the x at which the history begins: 0 if it has update 1, otherwise the x of its first row."""
-    return 0.0 if rows[0].update == 1 else float(getattr(rows[0], axis))
 
 
 # M. Okabe and K. Ito's colour-blind safe palette, darkest first; then those of P. Tol's that differ from all of them.
@@ -180,35 +177,27 @@ def _drawn(run: RecordedRun, name: str, place: int, number: int) -> DrawnRun:
     raw = Line(positions(run.history), column(run.history, "loss"))
     at = positions(run.evaluations)
     metrics = list(dict.fromkeys(name for row in run.evaluations for name in row.metrics))
+    lines = {name: Line(at, np.array([row.metrics[name] for row in run.evaluations])) for name in metrics}
+    # What the looks of a measured growth have measured has a panel too; no axis shows its infinite values.
+    rows = {row.update: row for row in run.history}
+    looks = [look for look in run.looks if math.isfinite(look.value) and look.update in rows]
+    if run.quantity and looks:
+        lines[run.quantity] = Line(positions([rows[look.update] for look in looks]), column(looks, "value"))
+    widest = WIDEST_HALO if number <= MOST_WIDE else WIDEST_OF_MANY
     return DrawnRun(
         name=name,
         label=f"{name}: {_outcome(run)}" if several else name,
         colour=COLOURS[place % len(COLOURS)],
-        halo=_halo(place, number),
+        halo=min(HALO, widest / number) * (number - 1 - place),
         raw_loss=None if several else thinned(raw),
         train_loss=thinned(smoothed(raw)),
         test_loss=Line(at, column(run.evaluations, "loss")) if run.evaluations else None,
-        metrics={name: Line(at, np.array([row.metrics[name] for row in run.evaluations])) for name in metrics}
-        | _measured(run),
+        metrics=lines,
         rate=thinned(steps(run.history, "learning_rate")),
         batch=steps(run.history, "batch_size"),
         workers=steps(run.history, "workers"),
         resizes=_resizes(run if number <= MOST_WIDE else replace(run, history=run.history[:1])),
     )
-
-
-def _halo(place: int, number: int) -> float:
-    """Return how much wider than the last run's lines those of the run in that place are."""
-    widest = WIDEST_HALO if number <= MOST_WIDE else WIDEST_OF_MANY
-    return min(HALO, widest / number) * (number - 1 - place)
-
-
-def _measured(run: RecordedRun) -> dict[str, Line]:
-    """Return the line of the values that the looks measured, named by the quantity, without infinite values."""
-    rows = {row.update: row for row in run.history}
-    seen = [look for look in run.looks if math.isfinite(look.value) and look.update in rows]
-    line = Line(positions([rows[look.update] for look in seen]), column(seen, "value"))
-    return {run.quantity: line} if run.quantity and seen else {}
 
 
 def _resizes(run: RecordedRun) -> Line:
@@ -241,7 +230,9 @@ def constant_batch_updates(run: RecordedRun) -> int | None:
     last = run.history[-1]
     if first.update != 1 or first.epoch <= 0 or all(row.batch_size == first.batch_size for row in run.history):
         return None
+    # After the first update, `epoch` is the batch's share of the examples.
     examples = round(first.batch_size / first.epoch)
+    # Less a little, since a rounded `epoch` may lie just above a whole number.
     return math.ceil(examples / first.batch_size) * math.ceil(last.epoch - 1e-9)
 
 

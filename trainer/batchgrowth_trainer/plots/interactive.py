@@ -41,6 +41,7 @@ def write_html(figure: Figure, path: Path) -> None:
     canvas.update_xaxes(title_text=AXES[FIRST_AXIS], row=len(names), col=1)
     _frame(canvas, figure, sum(heights), _buttons(traces, len(names)))
     page = canvas.to_html(include_plotlyjs=True, full_html=True, config={"displaylogo": False, "responsive": True})
+    # plotly gives the page no title, which the tab of a browser shows.
     titled = page.replace("<head>", f"<head><title>{html.escape(figure.title)}</title>", 1)
     replace_file(path, titled.encode(), durable=False)
 
@@ -96,6 +97,7 @@ def _scale(canvas: go.Figure, figure: Figure, panels: int) -> None:
 
 def _buttons(traces: list[_Trace], panels: int) -> list[dict[str, Any]]:
     """Return one button per axis, which replaces the x of every line and the title and range of the x axis."""
+    # plotly numbers its axes from the second one on.
     bottom = "xaxis" if panels == 1 else f"xaxis{panels}"
     return [
         {

@@ -75,6 +75,7 @@ def plot_forecast(found: Forecasted, path: Path) -> None:
     unit = unit_of(made.seconds.value)
     money = "" if made.money is None else f", ${number(made.money.value)}"
     title = f"{unit.text(made.seconds)} {unit.name}, {number(made.worker_hours.value)} worker-hours{money}"
+    # Between two dollar signs, matplotlib would read a formula.
     canvas = new_canvas(FORECAST_INCHES, title.replace("$", r"\$"))
     course, curve = canvas.subplots(1, 2)
     _draw_course(course, found, unit)
@@ -105,6 +106,7 @@ def _draw_course(panel: Axes, found: Forecasted, unit: Unit) -> None:
     panel.plot([], [], color=COLOURS[0], lw=1.4, ls=":", label="batch size (right)")
     style(panel)
     batch.set_yscale("log", base=2)
+    # Both axes end well above their lines, so that the legend hides none.
     batch.set_ylim(top=max(sizes) * (max(sizes) / min(sizes)) ** 0.6 * 2)
     batch.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     batch.spines[["top"]].set_visible(False)

@@ -101,6 +101,7 @@ def _label_rows(figure: Figure, first: Sequence[Axes]) -> None:
 
 
 def _add_title_and_legend(canvas: Canvas, figure: Figure) -> None:
+    # The empty line of the title is the place of the subtitle.
     canvas.suptitle(f"{_literal(figure.title)}\n", fontsize=16, fontweight="bold", x=0.01, ha="left")
     below_title = 1 - SUBTITLE_INCHES / canvas.get_figheight()
     canvas.text(0.01, below_title, _literal(figure.subtitle), fontsize=11, color=GREY, va="center")

@@ -88,6 +88,7 @@ def _evaluated(
     if not workload.whole_set_metrics:
         return values
     shapes = first[0]
+    # Each member is one leaf of this tree: what it has not computed is 0 in its row, and adds nothing.
     row = gathered_row(chunks, shapes, len(test))
     total = reduce([row], size, _blank(shapes, len(test)))
     return values | _of_the_whole_set(replica, name, len(test), shapes, total)
@@ -304,9 +305,8 @@ def _check_gathered(name: str, value: Any, examples: int, whole: int) -> None:
 
 
 def _of_the_whole_set(replica: Replica, test_set: str, examples: int, shapes: Chunk, row: Tensor) -> dict[str, float]:
-    seed_generators(
-        draw_seed(replica.spec.seed, f"whole test set {test_set}", 0)
-    )  # members that draw must draw the same
+    # All members compute the metric, and one that draws must draw the same in each.
+    seed_generators(draw_seed(replica.spec.seed, f"whole test set {test_set}", 0))
     parts = zip(_halves(row, shapes, examples), (shapes.output, shapes.target), strict=True)
     output, target = (
         part.reshape(examples, *like.shape[1:]).to(like.dtype) for part, like in parts if like is not None

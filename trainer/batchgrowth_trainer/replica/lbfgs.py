@@ -124,6 +124,7 @@ class LBFGSOptimizer:
         An unreached parameter has the gradient 0, as in torch's L-BFGS.
         """
         slope = gradient.clone()
+        # The parameters that do not decay come last.
         slope[: len(self._decayed)].add_(self._decayed, alpha=float(self._settings.weight_decay))
         self._slices.vectors |= {_SLOPE: slope, _CHANGE: torch.zeros_like(slope)}
         coordinator = Coordinator(self._settings, self.state[_NUMBERS].tolist())

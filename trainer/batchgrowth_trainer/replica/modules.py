@@ -174,6 +174,7 @@ def places_of(modules: Modules) -> dict[str, Place]:
         for path, module in root.named_modules(memo=seen):
             registered = (*module._parameters.items(), *module._buffers.items())
             for key, tensor in (*registered, *vars(module).items()):
+                # What a call has computed is no place of its own: the next call computes it again.
                 if isinstance(tensor, Tensor) and tensor.grad_fn is None and id(tensor) not in known:
                     known.add(id(tensor))
                     name = f"{prefix}{path}.{key}" if path else f"{prefix}{key}"

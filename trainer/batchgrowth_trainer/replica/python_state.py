@@ -107,6 +107,7 @@ class _Attributes:
         for key in dict.fromkeys((*self._saved, *present)):  # in the order in which they were written
             before = self._saved.get(key, MISSING)
             now = present.get(key, MISSING)
+            # A module's mode is set by the trainer, for each evaluation.
             if key != "training" and not _is_unchanged(before, now):
                 write = partial(self._write, key)
                 name = self._form.format(self._path, key) if self._path else str(key)
@@ -279,6 +280,7 @@ class PythonState:
             return
         if tensor.untyped_storage().data_ptr() in self._storages:
             return
+        # The version of a large tensor tells of a change, which cannot be undone.
         if tensor.numel() * tensor.element_size() > LARGEST_BYTES:
             self._whole(path, lambda: tensor._version, lambda _: None, owner)
         else:
@@ -462,6 +464,7 @@ def is_alike(one: Any, other: Any, *, unknown: bool = False) -> bool:
             return unknown
         if (one.shape, one.dtype) != (other.shape, other.dtype):
             return False
+        # NaN equals no number, not even itself, and is the same value all the same.
         return bool(((one == other) | ((one != one) & (other != other))).all())
     if isinstance(one, np.ndarray):
         return (one.shape, one.dtype) == (other.shape, other.dtype) and bool(one.tobytes() == other.tobytes())
@@ -484,6 +487,7 @@ def _line_of(owner: Any, name: Any) -> str:
         functions = [f for one in kind.__mro__ if _is_users_class(one) for f in vars(one).values()]
     for function in functions:
         code = getattr(unwrap(function) if callable(function) else function, "__code__", None)
+        # What __init__ writes was there before anything was computed.
         if code is None or code.co_name == "__init__":
             continue
         for step in dis.get_instructions(code):

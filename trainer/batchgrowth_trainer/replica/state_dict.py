@@ -41,6 +41,7 @@ def with_tied(modules: Modules, weights: Mapping[str, Tensor]) -> dict[str, Tens
     Files of safetensors often have one name of a tensor that layers share.
     """
     held = {name: (tensor.data_ptr(), tensor.shape, tensor.stride()) for name, tensor in _held(modules).items()}
+    # Without empty tensors, which have no address of their own.
     known = {held[name]: value for name, value in weights.items() if value.numel()}
     return {name: known[place] for name, place in held.items() if place in known} | dict(weights)
 

@@ -44,6 +44,7 @@ class Leaves:
 
 def _leaves_of(node: Any) -> Iterator[Tensor]:
     """Yield the leaf tensors of a graph of autograd."""
+    # With a list, since the graph of a deep model is deeper than Python's calls may be.
     seen = {node}
     waiting = [node]
     while waiting:
@@ -76,12 +77,12 @@ def _name_of(leaf: Tensor, workload: Workload) -> str:
         if code is None:
             continue
         cells = getattr(function, "__closure__", None) or ()
-        held = dict(zip(code.co_freevars, (_content(cell) for cell in cells), strict=True))
+        held: dict[str, Any] = dict(zip(code.co_freevars, (_content(cell) for cell in cells), strict=True))
         names = getattr(function, "__globals__", {})
         held |= {name: names[name] for name in code.co_names if name in names}
         for name, value in held.items():
             if value is leaf:
-                return f"{name}"
+                return name
             if isinstance(value, nn.Module):
                 for key, parameter in value.named_parameters():
                     if parameter is leaf:
@@ -102,7 +103,7 @@ _COMPARED = 4096  # elements of each frozen parameter
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _AtFirst:
     """A parameter, the address of its memory, and whether it needs a gradient; if no step moves it, its first bytes."""
 
     parameter: nn.Parameter
@@ -119,15 +120,14 @@ class Parameters:
     """
 
     def __init__(self, replica: Replica) -> None:
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, _AtFirst] = {}
         for prefix, module in replica.modules.items():
             for name, parameter in module.named_parameters():
                 is_trained = parameter.requires_grad
                 moves = is_trained or f"{prefix}{name}" in replica.parameters.followers
                 beginning = None if moves else _beginning_of(parameter)
-                self._kept[f"{prefix or 'model.'}{name}"] = _Kept(
-                    parameter, _address_of(parameter), is_trained, beginning
-                )
+                at_first = _AtFirst(parameter, _address_of(parameter), is_trained, beginning)
+                self._kept[f"{prefix or 'model.'}{name}"] = at_first
 
     def changed(self) -> Iterator[str]:
         """Yield the names of those that have other memory, or are frozen and have other values."""
@@ -158,6 +158,7 @@ def _beginning_of(parameter: Tensor) -> Tensor | None:
 
 # --- Hooks of parameters, which see the gradient of a shard's sum and not the batch's mean ---
 
+# A power of two, by which scaling rounds nothing; so large that a hook that clips shows itself.
 _SCALE = 2.0**20
 
 

@@ -144,7 +144,13 @@ class TorchOptimizer:
         """
         if self._beginning is None:
             return
-        changes = [change for change in self._beginning.changes() if not self._is_kept(change)]
+        # What is kept moves to other workers, and what has a name in _NOT_KEPT is the trainer's.
+        kept = {f"{self._name_of(one.owner)}.{one.key}" for one in self._all_kept}
+        changes = [
+            change
+            for change in self._beginning.changes()
+            if change.path not in kept and change.path.rpartition(".")[2] not in _NOT_KEPT
+        ]
         if not changes:
             return
         here = self._tried_step(self._state_of_all(), updates_done)
@@ -207,11 +213,6 @@ class TorchOptimizer:
             return f"self.param_groups[{owner - len(self._leaves)}]"
         return "self"
 
-    def _is_kept(self, change: Change) -> bool:
-        """Return whether the value that has changed moves to other workers, or is the trainer's."""
-        names = {f"{self._name_of(kept.owner)}.{kept.key}" for kept in self._all_kept}
-        return change.path in names or change.path.rpartition(".")[2] in _NOT_KEPT
-
     def _made(self, leaves: list[nn.Parameter]) -> Made:
         """Make the optimizer; parameters that do not decay have a group of their own."""
         plain = [leaf for leaf, spared in zip(leaves, self._spared, strict=True) if not spared]
@@ -239,6 +240,7 @@ class TorchOptimizer:
         _take_steps(trial, leaves, 2)
         lengths: dict[str, int] = {}
         for owner, store in enumerate([*_stores(trial, leaves)[:-1], _numbers_and_tensors_of(trial)]):
+            # Sorted, so that the vectors have one order in every process, whatever order the class writes in.
             for key, value in sorted(_settings_of(store).items()):
                 if value is None:
                     continue
@@ -343,6 +345,7 @@ class TorchOptimizer:
         numbers = []
         for kept in self._all_kept:
             if kept.owner < len(stepped) and not stepped[kept.owner]:
+                # A parameter without a step has its place among the numbers all the same.
                 if kept.name == _NUMBERS:
                     numbers.append(0.0)
                 continue
@@ -367,6 +370,7 @@ def _stores(optimizer: Made, leaves: list[nn.Parameter]) -> list[Store]:
 
 def _own_of(optimizer: Made) -> MutableMapping[str, Any]:
     """Return the attributes that are of the optimizer's own class, and may be kept."""
+    # What every optimizer has depends on the version of torch, so one is made to see.
     return _Own(vars(optimizer), vars(torch.optim.Optimizer([nn.Parameter(torch.zeros(1, dtype=torch.float32))], {})))
 
 

@@ -159,14 +159,23 @@ def _check_shards(replica: Replica) -> PythonState:
 
     Return the Python state of what computes, which is as it was before.
     """
-    state = PythonState(_places_of_computing(replica), _registered(replica), environment=True)
+    workload = replica.workload
+    # The code that runs for a shard once its examples are read, without the tensors that move or never change.
+    places = {"model": replica.model, "loss": workload.loss, "step": workload.step, "augment": workload.augment}
+    parameters = named_parameters(replica.modules).values()
+    registered = [replica.parameters.vector, *replica.buffers.vectors.values(), *parameters]
+    state = PythonState(places, registered, environment=True)
     first = _Shard(replica.plan.step_at(Position()), 0)
     smallest = _smallest(replica.plan)
     began = time.perf_counter()
     with _checked_tensors(replica):
         row = _row_of(replica, first)
     _check_whole_numbers(replica, row, first.examples)
-    few = _few(replica, first, time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    few = first.examples
+    # On a GPU, or if the workload is compiled, most of that time does not depend on the number of examples.
+    if not replica.spec.compile and replica.device.type == "cpu":
+        few = max(_FEWEST, min(few, int(few * _MOST_SECONDS / (3 * seconds))))
     replica.arithmetic = _arithmetic(replica, row)
     is_slow = few < first.examples
     after_first = _values_of(state)
@@ -216,16 +225,6 @@ def _shortened(replica: Replica, shard: _Shard, few: int) -> tuple[_Shard, Tenso
     return shard, _row_of(replica, shard)
 
 
-def _few(replica: Replica, first: _Shard, seconds: float) -> int:
-    """Return how many examples of a shard to compare, if computing the first shard has taken that long.
-
-    All of them on a GPU, or if the workload is compiled: most of that time does not depend on the examples.
-    """
-    if replica.spec.compile or replica.device.type != "cpu":
-        return first.examples
-    return max(_FEWEST, min(first.examples, int(first.examples * _MOST_SECONDS / (3 * seconds))))
-
-
 class _FewRequests(Requests):
     """Requests for the first `most` examples of each shard."""
 
@@ -266,14 +265,16 @@ def _check_drawn(state: PythonState, after_first: dict[str, Any]) -> None:
 
 
 def _values_of(state: PythonState) -> dict[str, Any]:
-    """Return copies of what has changed, by path."""
-    return {change.path: _copied(change.now) for change in state.changes()}
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    return list(value) if isinstance(value, list) else value
+    """Return what has changed, by path, with copies of what the code may write into."""
+    values = {}
+    for change in state.changes():
+        value = change.now
+        if isinstance(value, Tensor):
+            value = value.detach().clone()
+        elif isinstance(value, list):
+            value = list(value)
+        values[change.path] = value
+    return values
 
 
 def _goes_on(change: Change, after_first: dict[str, Any]) -> bool:
@@ -300,28 +301,7 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one.view(torch.int32), other.view(torch.int32))
 
 
-def _places_of_computing(replica: Replica) -> dict[str, Any]:
-    """Return the workload's code that runs for a shard once its examples are read."""
-    workload = replica.workload
-    return {"model": replica.model, "loss": workload.loss, "step": workload.step, "augment": workload.augment}
-
-
-def _registered(replica: Replica) -> list[Tensor]:
-    """Return the tensors that move with the state, or never change."""
-    parameters = named_parameters(replica.modules).values()
-    return [replica.parameters.vector, *replica.buffers.vectors.values(), *parameters]
-
-
 # What is found, in a sentence.
-
-
-def _state_sentence(change: Change, shard: _Shard) -> str:
-    return (
-        f"{change.path} changes when a shard is computed, and {shard} comes out otherwise with {change.path} = "
-        f"{shown(change.now)} than with {shown(change.before)}, so the weights would depend on which worker computes "
-        "what; keep what changes in a buffer (register_buffer), which every worker gets, or compute it from the inputs"
-        f"{change.seen_at()}"
-    )
 
 
 def generator_sentence(change: Change) -> str:
@@ -353,10 +333,17 @@ class _Search:
         for change in changes:
             if change.is_generator:
                 return generator_sentence(change)
+        # If it differs from the same state too, no change of the state explains that.
+        guilty = None
         if self._repeats(shard):
-            for change in changes:
-                if self._depends_on(shard, change):
-                    return _state_sentence(change, shard)
+            guilty = next((one for one in changes if self._depends_on(shard, one)), None)
+        if guilty is not None:
+            return (
+                f"{guilty.path} changes when a shard is computed, and {shard} comes out otherwise with {guilty.path} = "
+                f"{shown(guilty.now)} than with {shown(guilty.before)}, so the weights would depend on which worker "
+                "computes what; keep what changes in a buffer (register_buffer), which every worker gets, or compute "
+                f"it from the inputs{guilty.seen_at()}"
+            )
         where, function = self._first_difference(shard)
         return (
             f"{where}: {shard} comes out otherwise the second time, from the same weights, examples and seeds, so the "

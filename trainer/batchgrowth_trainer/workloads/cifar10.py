@@ -68,6 +68,7 @@ def normalised(pixels: Tensor) -> Tensor:
 def read_images(folder: Path, names: tuple[str, ...]) -> Images:
     """Read the examples of the named files, in order. Raises DataError, which names a missing or damaged file."""
     records = np.concatenate([_read_records(folder / name) for name in names])
+    # Copied, since the pixels of a record lie between two labels.
     pixels = torch.from_numpy(records[:, 1:].copy()).view(-1, 3, SIDE, SIDE)
     return Images(pixels, torch.from_numpy(records[:, 0].astype(np.int64)))
 

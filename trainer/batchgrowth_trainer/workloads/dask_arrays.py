@@ -58,6 +58,7 @@ class DaskArrays:
         rows: dict[int, Tensor] = {}
         for chunk, of_chunk in sorted(wanted.items()):
             values = self._chunk(number, chunk)
+            # Copies: a row that is a view would keep its whole chunk in memory.
             rows |= {index: values[index - starts[chunk]].clone() for index in of_chunk}
         return [rows[index] for index in indices]
 
@@ -69,6 +70,7 @@ class DaskArrays:
         values = self._arrays[number].computed(chunk)
         self._kept[key] = values
         self._bytes += values.nbytes
+        # A chunk that is larger than the limit goes at once, too.
         while self._bytes > self._most and self._kept:
             self._bytes -= self._kept.popitem(last=False)[1].nbytes
         return values
@@ -88,6 +90,7 @@ class _Array:
     def computed(self, chunk: int) -> Tensor:
         """Return the values of a chunk."""
         block = self._array.blocks[self._numbers[chunk]].compute(scheduler="synchronous")
+        # A copy, since torch warns of an array that cannot be written, as a block may be.
         return torch.from_numpy(np.array(block, order="C"))
 
 

@@ -46,6 +46,7 @@ def begin(folder: Path) -> tuple[Path, Path]:
         )
         raise SpecError([Fault("NAME", f"{name!r} is not a valid job name", remedy)])
     module = name.replace("-", "_")
+    # A module that is there already would be imported in place of the new one, or be hidden by it.
     if keyword.iskeyword(module) or find_spec(module) is not None:
         raise SpecError([Fault("NAME", f"{module} is the name of another Python module", "give another name")])
     text = files("batchgrowth_trainer.workloads").joinpath("starter.py").read_text(encoding="utf-8")

@@ -25,11 +25,15 @@ def workload(model: str = "wrn", examples: str = "2048", test: str = "256", seed
     builders: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         "wrn": (lambda: wide_resnet(16, 4, 0.3), IMAGE),
         "vgg11": (vgg11, IMAGE),
-        "mlp": (_mlp, MLP_INPUT),
+        "mlp": (
+            lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, MLP_HIDDEN), nn.ReLU(), nn.Linear(MLP_HIDDEN, CLASSES)),
+            MLP_INPUT,
+        ),
     }
     if model not in builders:
         raise WorkloadError(f"workload.arguments.model: {model!r} was given; write {', '.join(builders)}")
     build, shape = builders[model]
+    # One generator draws everything, so the order of the draws is part of what a seed stands for.
     generator = torch.Generator().manual_seed(whole("seed", seed, least=0))
     patterns = torch.randn(CLASSES, *shape, generator=generator)
     return Workload(
@@ -39,10 +43,6 @@ def workload(model: str = "wrn", examples: str = "2048", test: str = "256", seed
         test=_images(patterns, whole("test", test), generator),
         metrics={"accuracy": correct},
     )
-
-
-def _mlp() -> nn.Sequential:
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, MLP_HIDDEN), nn.ReLU(), nn.Linear(MLP_HIDDEN, CLASSES))
 
 
 def _images(patterns: Tensor, number: int, generator: torch.Generator) -> TensorDataset:
