@@ -28,7 +28,7 @@ from batchgrowth_operator.loop.kopf_patches import RefusalFilter, kopf, new_watc
 from batchgrowth_operator.loop.metrics import OperatorMetrics
 from batchgrowth_operator.loop.one_pass import Reconciler
 from batchgrowth_operator.loop.queue import MOST_CONCURRENT, Passes, ProgressRate
-from batchgrowth_operator.seen.clock import backoff_seconds
+from batchgrowth_operator.seen.observed import backoff_seconds
 from batchgrowth_operator.settings import Settings
 
 HEALTHY_AFTER_SECONDS = 120.0

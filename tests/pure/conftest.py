@@ -18,7 +18,6 @@ from batchgrowth.contract.progress import Progress
 from batchgrowth.manifest.pod_limits import PodLimits
 from batchgrowth.plan import BatchDecision, make_plan
 from batchgrowth_operator.job.reconcile import Writes, reconcile
-from batchgrowth_operator.seen.clock import seconds_since
 from batchgrowth_operator.seen.observed import (
     Failure,
     Inquiry,
@@ -28,9 +27,9 @@ from batchgrowth_operator.seen.observed import (
     TlsSecrets,
     active_since,
     ended_at,
+    seconds_since,
 )
-from batchgrowth_operator.seen.progress import job_text, spec_of
-from batchgrowth_operator.seen.report import mark_of, text_of
+from batchgrowth_operator.seen.progress import job_text, mark_of, spec_of, text_of
 from batchgrowth_operator.settings import Defaults
 
 ROOT = Path(__file__).parents[2]

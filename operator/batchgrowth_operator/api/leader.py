@@ -16,8 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from batchgrowth_operator.api.client import LEASE_TIMEOUT_SECONDS, Api, Refused
-from batchgrowth_operator.seen.clock import timestamp_ms
-from batchgrowth_operator.seen.observed import Object
+from batchgrowth_operator.seen.observed import Object, timestamp_ms
 from batchgrowth_operator.settings import LeaseLock
 
 DURATION_SECONDS = 15

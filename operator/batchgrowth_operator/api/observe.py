@@ -15,8 +15,8 @@ from batchgrowth.spec import KIND
 from batchgrowth_operator import certificates
 from batchgrowth_operator.api.cache import Key, Store
 from batchgrowth_operator.api.client import Api, Refused
-from batchgrowth_operator.seen.clock import Clock, seconds_since
 from batchgrowth_operator.seen.observed import (
+    Clock,
     Failure,
     Inquiry,
     Object,
@@ -30,9 +30,10 @@ from batchgrowth_operator.seen.observed import (
     is_older,
     is_owned_by,
     is_pod_of,
+    seconds_since,
 )
 from batchgrowth_operator.seen.problems import seconds_between_event_reads, unexplained
-from batchgrowth_operator.seen.report import foreign_policies, mark_of, needs_inquiry, news_of, text_of
+from batchgrowth_operator.seen.progress import foreign_policies, mark_of, needs_inquiry, news_of, text_of
 from batchgrowth_operator.seen.trainer_pods import has_ended
 
 RESYNC_SECONDS = 600

@@ -10,11 +10,12 @@ from batchgrowth.spec import API_VERSION, KIND
 from batchgrowth.spec.pods import OF_PODS
 
 from batchgrowth_operator.children.drift import digest, is_smaller
-from batchgrowth_operator.children.pods import METRICS_PORT
 from batchgrowth_operator.seen.observed import CLAIM, Manifest, TlsSecrets
 from batchgrowth_operator.seen.situation import Situation
-from batchgrowth_operator.seen.storage import class_of, size_of
+from batchgrowth_operator.seen.trainer_pods import class_of, size_of
 
+METRICS_PORT = 9090
+"""The trainer's port; the network policy admits those that read metrics there."""
 DNS_PORT = 53
 RBAC = "rbac.authorization.k8s.io"
 

@@ -38,9 +38,9 @@ from batchgrowth_operator.children.pods import (
     with_own_parts,
     with_shared_parts,
 )
-from batchgrowth_operator.seen.clock import Clock, is_timestamp, seconds_since, seconds_until, timestamp, timestamp_ms
 from batchgrowth_operator.seen.observed import (
     WORKER,
+    Clock,
     Manifest,
     Object,
     Observed,
@@ -48,6 +48,11 @@ from batchgrowth_operator.seen.observed import (
     annotations_of,
     finalizers_of,
     is_terminating,
+    is_timestamp,
+    seconds_since,
+    seconds_until,
+    timestamp,
+    timestamp_ms,
 )
 from batchgrowth_operator.seen.problems import replica_failure
 from batchgrowth_operator.seen.situation import Situation

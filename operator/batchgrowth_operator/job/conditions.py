@@ -8,10 +8,8 @@ from typing import NamedTuple
 
 from batchgrowth.contract.progress import Progress
 
-from batchgrowth_operator.children.drift import is_smaller
-from batchgrowth_operator.job.contested import DELETED, SUSPENDED, Contention, suspender
+from batchgrowth_operator.children.drift import DELETED, SUSPENDED, Contention, is_smaller, suspender
 from batchgrowth_operator.job.workforce import Workforce
-from batchgrowth_operator.seen.clock import timestamp
 from batchgrowth_operator.seen.observed import (
     CLAIM,
     LONGEST_MESSAGE,
@@ -20,14 +18,20 @@ from batchgrowth_operator.seen.observed import (
     condition,
     condition_of,
     is_owned_by,
+    timestamp,
     truncated,
 )
-from batchgrowth_operator.seen.outcome import last_exit, num_retries
 from batchgrowth_operator.seen.problems import trainer_problem, unanswering
-from batchgrowth_operator.seen.report import SILENT_AFTER_SECONDS, findings, is_silent, late_after_seconds, waits_long
-from batchgrowth_operator.seen.situation import Mode, Situation
-from batchgrowth_operator.seen.storage import class_of, size_of
-from batchgrowth_operator.seen.trainer_pods import is_between_pods, is_cut_off, is_replaceable, unreachable_pods
+from batchgrowth_operator.seen.progress import SILENT_AFTER_SECONDS, findings, is_silent, late_after_seconds, waits_long
+from batchgrowth_operator.seen.situation import Mode, Situation, last_exit, num_retries
+from batchgrowth_operator.seen.trainer_pods import (
+    class_of,
+    is_between_pods,
+    is_cut_off,
+    is_replaceable,
+    size_of,
+    unreachable_pods,
+)
 
 DEGRADED_AFTER_SECONDS = 10
 """Least time that workers are missing before a job counts as degraded."""

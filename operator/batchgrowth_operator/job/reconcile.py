@@ -21,19 +21,28 @@ from batchgrowth_operator.children.config import (
     service_account,
 )
 from batchgrowth_operator.children.dask_cluster import dask_cluster, nudged_scheduler, worker_deployment
-from batchgrowth_operator.children.drift import matches_manifest
-from batchgrowth_operator.children.pods import has_other_inputs
-from batchgrowth_operator.children.trainer import trainer_job
+from batchgrowth_operator.children.drift import Contention, contention, matches_manifest
+from batchgrowth_operator.children.pods import has_other_inputs, trainer_job
 from batchgrowth_operator.job.announcements import Event, events_between
-from batchgrowth_operator.job.contested import Contention, contention
 from batchgrowth_operator.job.status import is_progress_only, next_status, rejected_status, throttled
 from batchgrowth_operator.job.workforce import Workforce, workforce
-from batchgrowth_operator.seen.clock import Clock
-from batchgrowth_operator.seen.observed import Manifest, Observed, PutBack, Ref, is_terminating, ref_of, stored_status
-from batchgrowth_operator.seen.outcome import num_retries, trainer_outcome
-from batchgrowth_operator.seen.problems import seconds_between_event_reads, trainer_problem, unexplained
-from batchgrowth_operator.seen.refused_objects import is_namespace_dying
-from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, situate
+from batchgrowth_operator.seen.observed import (
+    Clock,
+    Manifest,
+    Observed,
+    PutBack,
+    Ref,
+    is_terminating,
+    ref_of,
+    stored_status,
+)
+from batchgrowth_operator.seen.problems import (
+    is_namespace_dying,
+    seconds_between_event_reads,
+    trainer_problem,
+    unexplained,
+)
+from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, num_retries, situate, trainer_outcome
 from batchgrowth_operator.seen.trainer_pods import (
     has_failed_by_nodes_alone,
     has_lost_trainer,

@@ -22,8 +22,7 @@ from batchgrowth.errors import PodLimitError
 from batchgrowth.manifest.pod_limits import pod_faults
 
 from batchgrowth_operator.children.dask_cluster import worker_template
-from batchgrowth_operator.seen.clock import seconds_since, timestamp_ms
-from batchgrowth_operator.seen.observed import WORKER, condition, condition_of
+from batchgrowth_operator.seen.observed import WORKER, condition, condition_of, seconds_since, timestamp_ms
 from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, is_held
 
 REPORT_SECONDS = LONGEST_PERIOD_SECONDS + 1.0

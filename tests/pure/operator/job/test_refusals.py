@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 import yaml
 from batchgrowth import names
-from batchgrowth_operator.job.contested import FREE_ROUNDS
-from batchgrowth_operator.seen.clock import Clock
-from batchgrowth_operator.seen.observed import Failure, Ref
-from batchgrowth_operator.seen.problems import unexplained
-from batchgrowth_operator.seen.refused_objects import STUCK_AFTER_SECONDS, STUCK_JOB_AFTER_SECONDS, refused_write
+from batchgrowth_operator.children.drift import FREE_ROUNDS
+from batchgrowth_operator.seen.observed import Clock, Failure, Ref
+from batchgrowth_operator.seen.problems import STUCK_AFTER_SECONDS, STUCK_JOB_AFTER_SECONDS, unexplained
+from batchgrowth_operator.seen.refused_objects import refused_write
 
 MakeWorld = Any
 EXPECTED: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text())

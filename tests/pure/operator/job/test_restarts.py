@@ -6,9 +6,8 @@ import pytest
 from batchgrowth import names
 from batchgrowth.errors import ClusterError, Interrupted, StorageError
 from batchgrowth_operator.job.reconcile import SHORTEST_LIFE_SECONDS
-from batchgrowth_operator.seen.clock import timestamp
-from batchgrowth_operator.seen.observed import Ref, ref_of
-from batchgrowth_operator.seen.outcome import MOST_FRUITLESS_RETRIES
+from batchgrowth_operator.seen.observed import Ref, ref_of, timestamp
+from batchgrowth_operator.seen.situation import MOST_FRUITLESS_RETRIES
 
 
 def ends(world: Any, times: int, code: int = ClusterError.exit_code, text: str = "", **status: Any) -> Any:

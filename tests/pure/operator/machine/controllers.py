@@ -12,9 +12,8 @@ from typing import Any
 from batchgrowth import names
 from batchgrowth.contract.progress import Progress
 from batchgrowth.errors import Interrupted, WorkloadError
-from batchgrowth_operator.seen.clock import timestamp
 from batchgrowth_operator.seen.observed import TRAINER as CONTAINER
-from batchgrowth_operator.seen.observed import Ref, labels_of, mounted_claims, ref_of
+from batchgrowth_operator.seen.observed import Ref, labels_of, mounted_claims, ref_of, timestamp
 from model_api import FOREGROUND, Body, Server
 
 JOB = "digits"
