@@ -1,15 +1,15 @@
 """Drift: whether a child still matches its manifest, and whether another process keeps changing it.
 
-(Whether its inputs changed: `has_other_inputs` in pods.py.) If a child does not match, job/reconcile.py puts it into
-`Writes.apply`, and api/apply.py writes it. If another process keeps undoing that write, the operator repeats it less
-and less often: an autoscaler or a webhook that also owns a field would otherwise cost one write per pass, endlessly; so
-would a process that keeps deleting a child.
+If the inputs of a child changed that cannot be changed in place, it is made again (`has_other_inputs`). If a child does
+not match, job/reconcile.py puts it into `Writes.apply`, and api/apply.py writes it. If another process keeps undoing
+that write, the operator repeats it less and less often: an autoscaler or a webhook that also owns a field would
+otherwise cost one write per pass, endlessly; so would a process that keeps deleting a child.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -27,8 +27,9 @@ from batchgrowth_operator.seen.observed import (
     Ref,
     annotations_of,
     backoff_seconds,
-    ref_of,
+    mounted_claims,
 )
+from batchgrowth_operator.seen.trainer_pods import store_of
 
 MOST_REMEMBERED = 2**15
 """Objects whose comparison is remembered: those of three thousand jobs."""
@@ -63,10 +64,12 @@ def matches_manifest(found: Object, manifest: Mapping[str, Any]) -> bool:
     Each version of an object is compared once, so that a progress report, which changes one child, does not cost a
     comparison of all children.
     """
-    if annotations_of(found).get(names.MANIFEST) != manifest["metadata"]["annotations"][names.MANIFEST]:
+    metadata = found["metadata"]
+    desired = manifest["metadata"]["annotations"][names.MANIFEST]
+    if (metadata.get("annotations") or {}).get(names.MANIFEST) != desired:
         return False
-    uid = found["metadata"].get("uid")
-    version = found["metadata"].get("resourceVersion")
+    uid = metadata.get("uid")
+    version = metadata.get("resourceVersion")
     if not (uid and version):
         return covers(found, manifest)
     known = _remembered(uid, version, digest(manifest))
@@ -83,6 +86,36 @@ def _remembered(uid: str, version: str, manifest: str) -> list[bool]:  # noqa: A
     phase that is requested of a DaskCluster, and an existing Job's own template.
     """
     return []
+
+
+def has_other_inputs(found: Object, manifest: Manifest) -> bool:
+    """Return whether a DaskCluster or trainer's Job was made from outdated inputs and must be recreated.
+
+    Both its annotation and its pods must say so, because others may edit the annotation and webhooks may rewrite
+    the pods. Children of other kinds have no inputs and are changed in place.
+    """
+    desired: str | None = manifest["metadata"]["annotations"].get(names.INPUTS)
+    if desired is None or annotations_of(found).get(names.INPUTS, desired) == desired:
+        return False
+    spec = found["spec"]
+    template = spec.get("template") or spec["scheduler"]
+    # The pod template names the digest if users added parts to the pod.
+    told = annotations_of(template).get(names.INPUTS) if "metadata" in template else None
+    if told:
+        return told != desired
+    pod = template["spec"]
+    [first, *_] = pod.get("containers") or [{}]
+    inputs = {
+        "image": first.get("image"),
+        "policy": first.get("imagePullPolicy"),
+        "secrets": [secret["name"] for secret in pod.get("imagePullSecrets") or ()],
+    }
+    if "template" in spec:
+        inputs["claim"] = next(iter(mounted_claims(found)), None)
+        store = store_of(first)
+        if store:
+            inputs["store"] = store
+    return digest(inputs) != desired
 
 
 def covers(found: Any, desired: Any, path: Path = ()) -> bool:
@@ -186,9 +219,8 @@ class Contention:
         return {ref: put_back for ref, put_back in sorted(self.put_backs.items()) if _is_fight(put_back)}
 
 
-def contention(seen: Observed, manifests: Iterable[Manifest], clock: Clock) -> Contention:
+def contention(seen: Observed, changes: Mapping[Ref, Manifest], clock: Clock) -> Contention:
     """Return the fights over the children that these manifests would change; a new manifest is never held back."""
-    changes = {ref_of(manifest): manifest for manifest in manifests}
     put_backs = {}
     for ref, known in seen.put_backs.items():
         kept = _of_this_object(known, seen.children.get(ref))
@@ -259,7 +291,7 @@ def _put_back(
 
 def suspender(seen: Observed) -> str:
     """Return the sentences about another process that keeps the trainer's Job suspended; "" if none does."""
-    ref = Ref("Job", names.trainer(seen.name))
+    ref = Ref("Job", seen.names.trainer)
     known = seen.put_backs.get(ref)
     is_held = seen.trainer is not None and bool(seen.trainer["spec"].get("suspend"))
     if not is_held or known is None or known.rounds.get(SUSPENDED, 0) < ROUNDS_OF_A_SUSPENDER:

@@ -7,7 +7,6 @@ Level-triggered: nothing here asks what changed. After a pass has carried out it
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from batchgrowth import names
 from batchgrowth.errors import BatchGrowthError, PlanError, SpecError
 
 from batchgrowth_operator.children.config import (
@@ -15,14 +14,12 @@ from batchgrowth_operator.children.config import (
     network_policy,
     plan_config_map,
     progress_config_map,
-    progress_role,
-    progress_role_binding,
     secrets,
-    service_account,
+    trainer_account,
 )
 from batchgrowth_operator.children.dask_cluster import dask_cluster, nudged_scheduler, worker_deployment
-from batchgrowth_operator.children.drift import Contention, contention, matches_manifest
-from batchgrowth_operator.children.pods import has_other_inputs, trainer_job
+from batchgrowth_operator.children.drift import Contention, contention, has_other_inputs, matches_manifest
+from batchgrowth_operator.children.pods import trainer_job
 from batchgrowth_operator.job.announcements import Event, events_between
 from batchgrowth_operator.job.status import is_progress_only, next_status, rejected_status, throttled
 from batchgrowth_operator.job.workforce import Workforce, workforce
@@ -37,17 +34,16 @@ from batchgrowth_operator.seen.observed import (
     stored_status,
 )
 from batchgrowth_operator.seen.problems import (
-    is_namespace_dying,
     seconds_between_event_reads,
     trainer_problem,
     unexplained,
 )
+from batchgrowth_operator.seen.refused_objects import is_of_dying_namespace
 from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, num_retries, situate, trainer_outcome
 from batchgrowth_operator.seen.trainer_pods import (
     has_failed_by_nodes_alone,
-    has_lost_trainer,
     is_between_pods,
-    lingering_pods,
+    is_given_up,
     num_refused,
 )
 from batchgrowth_operator.settings import Defaults
@@ -116,15 +112,17 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
         return Writes(delete_job=True)
 
     # A child that cannot be changed to what is desired is deleted, and a later pass makes it again.
-    trainer = Ref("Job", names.trainer(seen.name))
-    is_trainer_lost = s.mode is Mode.ACTIVE and has_lost_trainer(seen, s.storage.is_kept, clock)
-    changed: list[Manifest] = []
+    trainer = Ref("Job", seen.names.trainer)
+    is_trainer_lost = s.mode is Mode.ACTIVE and any(
+        is_given_up(pod, s.storage.is_kept, clock) for pod in seen.pods_of_job
+    )
+    changed: dict[Ref, Manifest] = {}
     recreated: dict[Ref, str] = {}
     for manifest in _wanted(s, w):
         ref = ref_of(manifest)
         found = seen.children.get(ref)
         if found is None:
-            changed.append(manifest)
+            changed[ref] = manifest
         elif ref == trainer and is_trainer_lost:  # one that is terminating, too: it would wait for its lost pod
             recreated[ref] = "its pod is on a lost node"
         elif is_terminating(found):
@@ -134,7 +132,7 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
         elif ref == trainer and (why := _why_another_trainer(s)):
             recreated[ref] = why
         elif not matches_manifest(found, manifest):
-            changed.append(manifest)
+            changed[ref] = manifest
 
     # A running trainer keeps its scheduler until it has stopped. A job that is over or suspended releases its cluster
     # (`cluster_policy` in seen/situation.py).
@@ -169,11 +167,11 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
     )
 
 
-def _without_held(seen: Observed, changed: list[Manifest], fights: Contention, clock: Clock) -> list[Manifest]:
+def _without_held(seen: Observed, changed: Mapping[Ref, Manifest], fights: Contention, clock: Clock) -> list[Manifest]:
     """Return the children to apply now, with the scheduler's retry; none in a namespace that is being deleted."""
-    if is_namespace_dying(seen):
+    if any(map(is_of_dying_namespace, seen.failures)):
         return []  # they would be refused, or keep the namespace: the Dask operator retries what it is asked for
-    apply = [manifest for manifest in changed if ref_of(manifest) not in fights.held]
+    apply = [manifest for ref, manifest in changed.items() if ref not in fights.held]
     nudge = nudged_scheduler(seen, clock)
     if nudge is not None:
         apply.append(nudge)
@@ -211,9 +209,7 @@ def _wanted(s: Situation, w: Workforce) -> list[Manifest]:
         if s.seen.tls_secrets is not None:
             desired += secrets(s, s.seen.tls_secrets)
         desired.append(progress_config_map(s))
-        desired.append(service_account(s))
-        desired.append(progress_role(s))
-        desired.append(progress_role_binding(s))
+        desired += trainer_account(s)
         desired.append(network_policy(s))
     if s.mode is Mode.ACTIVE and s.storage.size:
         desired.append(checkpoint_claim(s))
@@ -224,8 +220,7 @@ def _wanted(s: Situation, w: Workforce) -> list[Manifest]:
         desired.append(worker_deployment(s, w.template, w.requested))
     if _is_trainer_wanted(s, cluster):
         # A suspended Job deletes its pods, and with them the containers that run on after the trainer.
-        lingers = bool(lingering_pods(s.seen, s.clock))
-        desired.append(trainer_job(s, suspend=s.mode is not Mode.ACTIVE or lingers))
+        desired.append(trainer_job(s, suspend=s.mode is not Mode.ACTIVE or bool(s.lingering)))
     return desired
 
 

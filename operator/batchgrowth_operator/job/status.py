@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from batchgrowth import names
-from batchgrowth.contract.progress import LONGEST_CAUSE, MOST_DIFFERING, TRAINER, Progress
+from batchgrowth.contract.progress import LONGEST_CAUSE, MOST_DIFFERING, TRAINER
 from batchgrowth.contract.status import (
     CONDITIONS,
     FLAPPING,
@@ -42,7 +42,6 @@ from batchgrowth_operator.job.workforce import Workforce
 from batchgrowth_operator.seen.observed import (
     WORKER,
     Clock,
-    Object,
     Observed,
     stored_status,
     timestamp,
@@ -51,13 +50,11 @@ from batchgrowth_operator.seen.observed import (
 )
 from batchgrowth_operator.seen.progress import current_run, is_awaited
 from batchgrowth_operator.seen.situation import MOST_TURNS, ClusterPolicy, Mode, Situation, is_held, restarts_of
-from batchgrowth_operator.seen.trainer_pods import has_ended, pods_of_job
+from batchgrowth_operator.seen.trainer_pods import has_ended
 
 MOST_METRICS = 16
 LONGEST_METRIC_NAME = 64
 LONGEST_POD_NAME = 253
-PROGRESS = ("trainer_status", "checkpoint", "batch", "retries")
-"""Fields of the status that change while a training goes on."""
 LONGEST_SECONDS = 2.0**53
 """The longest remaining time that the status can store."""
 
@@ -115,11 +112,11 @@ def next_status(s: Situation, w: Workforce, contention: Contention) -> JobStatus
 
     return JobStatus(
         observed_generation=s.seen.generation,
-        phase=_phase(s, conditions),
+        phase=_phase(s, shown),
         start_time=start_time,
         completion_time=completion_time,
         conditions=conditions,
-        cluster_name=None if s.cluster_policy is ClusterPolicy.DELETE else names.cluster(s.seen.name),
+        cluster_name=None if s.cluster_policy is ClusterPolicy.DELETE else s.seen.names.cluster,
         # A plan that was restored from the history lacks the stages that the history has dropped.
         stage=s.forgotten + s.stage.index,
         stages=s.forgotten + len(s.plan.stages),
@@ -187,7 +184,15 @@ def is_progress_only(new: JobStatus, previous: JobStatus) -> bool:
         return False
     if is_awaited(previous.trainer_status) or is_awaited(new.trainer_status):
         return False  # the first report of a start is news, and so is the end of one
-    return new.model_copy(update={name: getattr(previous, name) for name in PROGRESS}) == previous
+    without_progress = new.model_copy(
+        update={
+            "trainer_status": previous.trainer_status,
+            "checkpoint": previous.checkpoint,
+            "batch": previous.batch,
+            "retries": previous.retries,
+        }
+    )
+    return without_progress == previous
 
 
 def _printable(verdict: Verdict) -> Verdict:
@@ -215,17 +220,16 @@ def _condition(seen: Observed, before: Condition | None, kind: str, verdict: Ver
     )
 
 
-def _phase(s: Situation, conditions: tuple[Condition, ...]) -> Phase:
+def _phase(s: Situation, shown: Mapping[str, Verdict]) -> Phase:
     if s.outcome is not None:
         return "Succeeded" if s.outcome.succeeded else "Failed"
     if s.mode is Mode.SUSPENDED:
         return "Suspended"
-    holding = {c.type for c in conditions if c.status == "True"}
-    if "Training" not in holding:
+    if shown["Training"].status != "True":
         return "Pending"
-    if "Stalled" in holding:
+    if shown["Stalled"].status == "True":
         return "Stalled"
-    if "Resizing" in holding:
+    if shown["Resizing"].status == "True":
         return "Resizing"
     return "Training"
 
@@ -251,7 +255,9 @@ def _reported_status(s: Situation) -> TrainerStatus | None:
     if report is None:
         return known
     percentage = int(100 * report.fraction)
-    metrics = _metrics(report)
+    # As many as the status can store, and only those whose names it can store.
+    named = [(name, value) for name, value in sorted(report.metrics.items()) if 0 < len(name) <= LONGEST_METRIC_NAME]
+    metrics = tuple([TrainerMetric(name=name, value=f"{value:.6g}") for name, value in named[:MOST_METRICS]])
     identity = (report.start, report.update, report.weights_sha256, percentage)
     if known and metrics in ((), known.metrics):  # an evaluation is reported after its update
         before = (known.start, known.update, known.weights_sha256, known.progress_percentage)
@@ -279,12 +285,6 @@ def _reported_status(s: Situation) -> TrainerStatus | None:
         exchange=exchange,
         last_updated_time=timestamp_ms(s.seen.now),
     )
-
-
-def _metrics(report: Progress) -> tuple[TrainerMetric, ...]:
-    """Return the metrics of the report that the status can store."""
-    named = [(name, value) for name, value in sorted(report.metrics.items()) if 0 < len(name) <= LONGEST_METRIC_NAME]
-    return tuple(TrainerMetric(name=name, value=f"{value:.6g}") for name, value in named[:MOST_METRICS])
 
 
 def _decimal(value: float | None) -> str | None:
@@ -321,19 +321,13 @@ def _wrong_worker(seen: Observed, name: str) -> WrongWorker:
     pods = {pod["metadata"]["name"]: pod for pod in seen.pods}
     pod = pods.get(name, {})
     if name == TRAINER and seen.trainer_pods:
-        pod = _reporting_pod(seen)
+        # The one of the present Job that has not ended, else the newest.
+        working = [pod for pod in seen.pods_of_job if not has_ended(pod)]
+        pod = max(working or seen.trainer_pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""))
     return WrongWorker(
         pod=redacted(pod["metadata"]["name"] if pod else name)[:LONGEST_POD_NAME],
         node=(pod.get("spec") or {}).get("nodeName") or None,
     )
-
-
-def _reporting_pod(seen: Observed) -> Object:
-    """Return the pod of the trainer's present Job that has not ended, else the newest of the trainer's pods, of which
-    there must be one.
-    """
-    working = [pod for pod in pods_of_job(seen) if not has_ended(pod)]
-    return max(working or seen.trainer_pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""))
 
 
 # status.history: the stages that have begun, with what decided them and how their workers came.

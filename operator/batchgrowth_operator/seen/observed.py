@@ -1,6 +1,7 @@
 """The observed state of one job: its manifest and stored status, its children and pods, and the time of the pass."""
 
 from collections.abc import Container, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -119,6 +120,11 @@ class Observed:
         return str(self.job["metadata"]["name"])
 
     @cached_property
+    def names(self) -> names.Names:
+        """Return the names of the job's children."""
+        return names.of(self.name)
+
+    @cached_property
     def namespace(self) -> str:
         """Return the job's namespace."""
         return str(self.job["metadata"]["namespace"])
@@ -133,29 +139,25 @@ class Observed:
         """Return metadata.generation, the number of changes of the spec."""
         return int(self.job["metadata"].get("generation", 0))
 
-    def child(self, kind: str, name: str) -> Object | None:
-        """Return the child, or None if it does not exist."""
-        return self.children.get(Ref(kind, name))
-
     @cached_property
     def trainer(self) -> Object | None:
         """Return the trainer's Job, or None if it does not exist."""
-        return self.child("Job", names.trainer(self.name))
+        return self.children.get(Ref("Job", self.names.trainer))
 
     @cached_property
     def workers(self) -> Object | None:
         """Return the Deployment of the workers, or None if it does not exist."""
-        return self.child("Deployment", names.workers(self.name))
+        return self.children.get(Ref("Deployment", self.names.workers))
 
     @cached_property
     def cluster(self) -> Object | None:
         """Return the DaskCluster, or None if it does not exist."""
-        return self.child("DaskCluster", names.cluster(self.name))
+        return self.children.get(Ref("DaskCluster", self.names.cluster))
 
     @cached_property
     def scheduler(self) -> Object | None:
         """Return the Deployment that the Dask operator makes for the scheduler, or None if it does not exist."""
-        return self.parts.get(Ref("Deployment", names.scheduler(self.name)))
+        return self.parts.get(Ref("Deployment", self.names.scheduler))
 
     @property
     def is_scheduler_ready(self) -> bool:
@@ -166,6 +168,14 @@ class Observed:
     def trainer_pods(self) -> tuple[Object, ...]:
         """Return the trainer's pods, including pods that are being deleted."""
         return tuple(pod for pod in self.pods if labels_of(pod).get(names.ROLE_LABEL) == TRAINER)
+
+    @cached_property
+    def pods_of_job(self) -> list[Object]:
+        """Return the pods of the trainer's present Job, including pods that are being deleted; none without a Job."""
+        if self.trainer is None:
+            return []
+        uid = self.trainer["metadata"].get("uid", "")
+        return [pod for pod in self.trainer_pods if is_owned_by(pod, uid)]
 
     def pods_of(self, role: str) -> tuple[Object, ...]:
         """Return the pods of one role, except pods that are being deleted."""
@@ -209,8 +219,11 @@ def ref_of(body: Object) -> Ref:
 
 def condition_of(body: Object | None, kind: str, status: str) -> dict[str, Any] | None:
     """Return the condition of that type in the object's status; None if it has none, or one of another status."""
-    conditions = ((body or {}).get("status") or {}).get("conditions") or ()
-    return next((one for one in conditions if (one.get("type"), one.get("status")) == (kind, status)), None)
+    found: dict[str, Any]
+    for found in ((body or {}).get("status") or {}).get("conditions") or ():
+        if (found.get("type"), found.get("status")) == (kind, status):
+            return found
+    return None
 
 
 def finalizers_of(body: Object) -> list[str]:
@@ -240,9 +253,9 @@ def is_pod_of(pod: Object, job: str, others: Container[str]) -> bool:
     A pod of a trainer Job that was deleted is still the job's; a pod of another's Job with the trainer's name, whose
     uid is in `others`, is not.
     """
-    sets = (f"{names.workers(job)}-", f"{names.scheduler(job)}-")
+    sets = (f"{names.of(job).workers}-", f"{names.of(job).scheduler}-")
     return any(
-        (owner.get("kind"), owner.get("name")) == ("Job", names.trainer(job))
+        (owner.get("kind"), owner.get("name")) == ("Job", names.of(job).trainer)
         or (owner.get("kind") == "ReplicaSet" and str(owner.get("name")).startswith(sets))
         for owner in pod["metadata"].get("ownerReferences") or ()
         if owner.get("controller") and owner.get("uid") not in others
@@ -261,7 +274,7 @@ def is_older(body: Object, job: Object) -> bool:
 def stored_status(seen: Observed) -> JobStatus:
     """Return the job's stored status, without fields and conditions that this version does not know or cannot read."""
     status = seen.job.get("status") or {}
-    if _is_readable(status):
+    with suppress(ValidationError):
         return JobStatus.model_validate(status)
     readable: dict[str, Any] = {}
     for key, value in status.items():
@@ -352,10 +365,6 @@ class Clock:
             return False
         self.wake_in(seconds - age_seconds)
         return True
-
-    def wake_when_passed(self, since: str | None, seconds: float) -> None:
-        """Note that a decision may change when this many seconds have passed since the timestamp."""
-        self.passed(since, seconds)
 
     def wake_in(self, seconds: float) -> None:
         """Note that a decision may change after this many seconds; ignore times in the past."""

@@ -1,5 +1,5 @@
-"""Why a job's pods do not start and its objects do not go: the first problem that the scheduler, the nodes, the API server
-or a finalizer makes.
+"""Why a job's pods do not start and its objects do not go: the first problem that the scheduler, the nodes, the API
+server or a finalizer makes.
 
 job/conditions.py turns it into a condition. refused_objects.py reads the API server's answers to writes.
 """
@@ -7,6 +7,7 @@ job/conditions.py turns it into a condition. refused_objects.py reads the API se
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from http import HTTPStatus
 from itertools import chain
 from operator import itemgetter
@@ -34,7 +35,6 @@ from batchgrowth_operator.seen.refused_objects import (
     FOREIGN,
     POD_NAME,
     Problem,
-    is_of_dying_namespace,
     less,
     refused_pod,
     refused_write,
@@ -56,6 +56,8 @@ STUCK_AFTER_SECONDS = 20.0
 """Time for an object to go after its deletion, if it has no pods."""
 STUCK_JOB_AFTER_SECONDS = 180.0
 """The same for the trainer's Job, whose pod may take two minutes to write a checkpoint."""
+REPLICA_FAILURE = "ReplicaFailure"
+"""The condition by which a Deployment reports that its pods are refused."""
 RESTARTS_OF_THE_BROKEN = 2
 """Restarts after which a container counts as broken."""
 
@@ -146,21 +148,17 @@ def trainer_problem(seen: Observed, clock: Clock) -> Problem | None:
     """Return the first problem that keeps the trainer from running; None if there is none."""
     problem = next(_claim_problems(seen, clock), None)
     if problem is None and seen.trainer is not None and _lacks_a_pod(seen.trainer):
-        problem = next(_event_problems(seen, names.trainer(seen.name), clock), None)
+        problem = next(_event_problems(seen, seen.names.trainer, clock), None)
     if problem is None:
         problem = next(_role_problems(seen, TRAINER, clock), None)
     return problem
 
 
-def held_back(seen: Observed, clock: Clock) -> Problem | None:
-    """Return the first of the job's objects that cannot be written or deleted, or that is in the way; None without any.
+def held_back(seen: Observed, clock: Clock) -> Iterator[Problem]:
+    """Yield the job's objects that cannot be written or deleted, or that are in the way.
 
-    It counts although workers train: what the job asks for is not done.
+    They count although workers train: what the job asks for is not done.
     """
-    return next(_held_back(seen, clock), None)
-
-
-def _held_back(seen: Observed, clock: Clock) -> Iterator[Problem]:
     yield from stuck_deletions(seen, clock)  # before the refusal of an object whose name is still in use
     for failure in seen.failures:
         in_the_way = left_over(seen) or going(seen, failure.ref)
@@ -172,7 +170,7 @@ def _held_back(seen: Observed, clock: Clock) -> Iterator[Problem]:
 
 def _cluster_problems(seen: Observed, clock: Clock) -> Iterator[Problem]:
     # Causes come before their effects, because only the first problem is told: a refused write explains a missing pod.
-    yield from _held_back(seen, clock)
+    yield from held_back(seen, clock)
     yield from _dask_operator_problems(seen, clock)
     for deployment in (seen.scheduler, seen.workers):
         yield from _refused_pods(deployment, seen.namespace)
@@ -194,7 +192,7 @@ def unanswering(pods: Sequence[Object]) -> str:
 
 
 def _refused_pods(deployment: Object | None, namespace: str) -> Iterator[Problem]:
-    failed = replica_failure(deployment)
+    failed = condition_of(deployment, REPLICA_FAILURE, "True")
     if failed is not None:
         yield _refused_pod(str(failed.get("message", "")), namespace)
 
@@ -237,13 +235,13 @@ def missing_parts_of(seen: Observed) -> list[Ref]:
     phase = ((seen.cluster or {}).get("status") or {}).get("phase")
     if phase in (None, "", "Error") or is_terminating(seen.cluster):
         return []
-    desired = [Ref(kind, names.scheduler(seen.name)) for kind in ("Deployment", "Service")]
+    desired = [Ref(kind, seen.names.scheduler) for kind in ("Deployment", "Service")]
     return [ref for ref in desired if ref not in seen.parts]
 
 
 def _claim_problems(seen: Observed, clock: Clock) -> Iterator[Problem]:
     """Yield why the operator's own claim has no volume; a claim that only waits for its pod has no problem."""
-    claim = seen.child(CLAIM, names.checkpoints(seen.name))
+    claim = seen.children.get(Ref(CLAIM, seen.names.checkpoints))
     if claim is None or not _lacks_a_volume(claim):
         return
     name = claim["metadata"]["name"]
@@ -276,7 +274,7 @@ def unexplained(seen: Observed, clock: Clock) -> tuple[Object, ...]:
     """
     silent: list[Object] = []
     job = seen.trainer
-    claim = seen.child(CLAIM, names.checkpoints(seen.name))
+    claim = seen.children.get(Ref(CLAIM, seen.names.checkpoints))
     if seen.cluster is not None and missing_parts_of(seen):
         silent.append(seen.cluster)
     if job is not None and _lacks_a_pod(job):
@@ -356,11 +354,6 @@ def pod_problems(pod: Object) -> Iterator[Problem]:
 def status_list(body: Object | None, field: str) -> list[dict[str, Any]]:
     """Return a list in the object's status; empty if it is not there."""
     return ((body or {}).get("status") or {}).get(field) or []
-
-
-def replica_failure(deployment: Object | None) -> dict[str, Any] | None:
-    """Return the condition by which a Deployment reports that its pods are refused; None if they are not."""
-    return condition_of(deployment, "ReplicaFailure", "True")
 
 
 def _event_problems(seen: Observed, name: str, clock: Clock, events: Mapping[str, str] = _EVENTS) -> Iterator[Problem]:
@@ -450,11 +443,6 @@ def _time(event: Object) -> str:
     return str(series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime") or "")
 
 
-def is_namespace_dying(seen: Observed) -> bool:
-    """Return whether the job's namespace is being deleted, as far as a refused write has shown it."""
-    return any(map(is_of_dying_namespace, seen.failures))
-
-
 # Objects that are being deleted and stay, because of their finalizers.
 
 
@@ -462,10 +450,10 @@ def stuck_deletions(seen: Observed, clock: Clock) -> Iterator[Problem]:
     """Yield the objects with the names of the job's children that were deleted a while ago and are still there."""
     present = {**_strangers(seen), **seen.children}
     for ref, found in sorted(present.items(), key=itemgetter(0)):
-        if not is_terminating(found):
+        since = found["metadata"].get("deletionTimestamp")
+        if since is None:
             continue
         limit = STUCK_JOB_AFTER_SECONDS if ref.kind == "Job" else STUCK_AFTER_SECONDS
-        since = found["metadata"]["deletionTimestamp"]
         if clock.passed(since, limit):
             yield _stuck(seen, ref, found, str(since))
 
@@ -502,7 +490,11 @@ def left_over(seen: Observed) -> Problem | None:
 
     They are not adopted: a report, a checkpoint or a running trainer of another training would pass for this job's.
     """
-    found = sorted(ref for ref, body in _strangers(seen).items() if not _is_going(body))
+    found = []
+    for ref, body in sorted(_strangers(seen).items(), key=itemgetter(0)):
+        # What has an owner, or is being deleted already, garbage collection takes away.
+        if not is_terminating(body) and not body["metadata"].get("ownerReferences"):
+            found.append(ref)
     if not found:
         return None
     kinds = sorted({ref.kind.lower() for ref in found})
@@ -533,26 +525,22 @@ def _strangers(seen: Observed) -> dict[Ref, Object]:
     return {ref: body for ref, body in seen.strangers.items() if ref in desired}
 
 
-def _is_going(body: Object) -> bool:
-    """Return whether the object is being deleted, or has an owner with which garbage collection deletes it."""
-    return is_terminating(body) or bool(body["metadata"].get("ownerReferences"))
-
-
+@lru_cache(maxsize=names.MOST_REMEMBERED)
 def _children(job: str) -> frozenset[Ref]:
     """Return the kinds and names of all children that a job may have."""
     return frozenset(
         {
-            Ref("ConfigMap", names.plan(job)),
-            Ref("ConfigMap", names.progress(job)),
-            Ref("DaskCluster", names.cluster(job)),
-            Ref("Deployment", names.workers(job)),
-            Ref("Job", names.trainer(job)),
-            Ref("NetworkPolicy", names.network_policy(job)),
-            Ref(CLAIM, names.checkpoints(job)),
-            Ref("Role", names.progress_role(job)),
-            Ref("RoleBinding", names.progress_role(job)),
-            Ref("Secret", names.authority(job)),
-            Ref("Secret", names.tls(job)),
-            Ref("ServiceAccount", names.trainer(job)),
+            Ref("ConfigMap", names.of(job).plan),
+            Ref("ConfigMap", names.of(job).progress),
+            Ref("DaskCluster", names.of(job).cluster),
+            Ref("Deployment", names.of(job).workers),
+            Ref("Job", names.of(job).trainer),
+            Ref("NetworkPolicy", names.of(job).network_policy),
+            Ref(CLAIM, names.of(job).checkpoints),
+            Ref("Role", names.of(job).progress),
+            Ref("RoleBinding", names.of(job).progress),
+            Ref("Secret", names.of(job).authority),
+            Ref("Secret", names.of(job).tls),
+            Ref("ServiceAccount", names.of(job).trainer),
         }
     )

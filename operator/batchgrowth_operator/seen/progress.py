@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 from batchgrowth import names
@@ -163,6 +164,13 @@ def undecided(text: str) -> Plan:
 
 
 @lru_cache(maxsize=2048)
+def quantity_of(text: str) -> str:
+    """Return the quantity that the growth rule measures; empty if the plan follows from the spec alone."""
+    quantity: str = spec_of(text).batch.growth.entry.quantity
+    return quantity
+
+
+@lru_cache(maxsize=2048)
 def remarks_of(text: str) -> tuple[Fault, ...]:
     """Return what in the spec can never act in its plan, or wastes workers."""
     return remarks(spec_of(text), undecided(text))
@@ -188,24 +196,19 @@ def _reported(text: str, seen: Observed) -> tuple[Progress, Plan, int | None] | 
         return None
     before = int(report.epochs)
     plan = _decided(text, report.decisions)
-    is_shorter = report.ended_at_epoch is None and 0 < before < spec_of(text).epochs
-    if plan is None or plan.updates == report.updates or not is_shorter:
+    may_be_shorter = plan is not None and plan.updates != report.updates and report.ended_at_epoch is None
+    if plan is None or not (may_be_shorter and 0 < before < spec_of(text).epochs):
         return report, _plan_of(text, report), None
 
     # spec.epochs has grown, and the trainer does not know it yet.
+    shorter = json.loads(text)
+    shorter["spec"]["epochs"] = before
     try:
-        _plan_of(_with_epochs(text, before), report)
+        _plan_of(stored_text(shorter), report)
     except (SpecError, PlanError) as error:
         raise ValueError(f"progress.epochs: {before}; {error}") from error
     longer = replace(report, updates=plan.updates, epochs=plan.epochs, eta_seconds=None, weights_sha256=None)
     return longer, plan, before
-
-
-def _with_epochs(text: str, epochs: int) -> str:
-    """Return the text of the same job with this spec.epochs."""
-    job = json.loads(text)
-    job["spec"]["epochs"] = epochs
-    return stored_text(job)
 
 
 def _plan_of(text: str, report: Progress) -> Plan:
@@ -227,11 +230,12 @@ def _plan_of(text: str, report: Progress) -> Plan:
 
     # A pod with a user's code wrote the report: even a well-formed one may have impossible numbers, which the status
     # would show and requests for workers would follow.
-    if report.updates != plan.updates:
-        raise ValueError(f"progress.updates: {report.updates:g}; the plan allows {plan.updates}")
+    updates = plan.updates
+    if report.updates != updates:
+        raise ValueError(f"progress.updates: {report.updates:g}; the plan allows {updates}")
     largest: list[tuple[str, float, int]] = [
-        ("update", report.update, plan.updates),
-        ("checkpoint_update", report.checkpoint_update or 0, plan.updates),
+        ("update", report.update, updates),
+        ("checkpoint_update", report.checkpoint_update or 0, updates),
         ("epoch", report.epoch, plan.epochs),
         ("start", report.start, LARGEST_START - 1),  # the next start has a number too
         ("ready", report.ready or 0, LARGEST_COUNT),
@@ -243,9 +247,14 @@ def _plan_of(text: str, report: Progress) -> Plan:
             ("went_back.reached", report.went_back.reached, LARGEST_START),  # a plan that was undone may have had more
             ("went_back.update", report.went_back.update, report.went_back.reached),
         ]
-    largest += [(f"crews.{stage}", count, LARGEST_COUNT) for stage, count in report.crews.items()]
-    largest += [(f"pauses.{stage}", seconds, LARGEST_COUNT) for stage, seconds in report.pauses.items()]
-    largest += [(f"begun.{stage}", seconds, LARGEST_TIME) for stage, seconds in report.begun.items()]
+    by_stage = (
+        ("crews", report.crews, LARGEST_COUNT),
+        ("pauses", report.pauses, LARGEST_COUNT),
+        ("begun", report.begun, LARGEST_TIME),
+    )
+    for part, numbers, most in by_stage:
+        for stage, number in numbers.items():
+            largest.append((f"{part}.{stage}", number, most))
     for name, number, most in largest:
         if not 0 <= number <= most:
             raise ValueError(f"progress.{name}: {number:g}; the plan allows 0 to {most}")
@@ -259,7 +268,7 @@ def _remembered(text: str, history: Iterable[StageRecord]) -> tuple[Plan, tuple[
 
     The history keeps the newest 64 stages, which is enough for the batch and the first update of the current one.
     """
-    if not spec_of(text).batch.growth.entry.quantity:
+    if not quantity_of(text):
         return undecided(text), (), 0
     run = [record for record in current_run(history) if record.index]
     decisions = []
@@ -278,7 +287,7 @@ def _decided(text: str, decisions: tuple[BatchDecision, ...]) -> Plan | None:
     if not decisions:
         return undecided(text)
     spec = spec_of(text)
-    if not spec.batch.growth.entry.quantity or len(decisions) > MOST_DECISIONS:
+    if not quantity_of(text) or len(decisions) > MOST_DECISIONS:
         return None
     if not all(1 <= decision.wanted <= LARGEST_BATCH for decision in decisions):
         return None
@@ -308,7 +317,7 @@ def newest_report(seen: Observed) -> Progress | None:
     A trainer that ends repeats its last report as its pod's termination message, in case its last write to the
     ConfigMap failed. Raises ValueError, naming the field, if the ConfigMap's text is not a report.
     """
-    written = report_of(seen.child("ConfigMap", names.progress(seen.name)))
+    written = report_of(seen.children.get(Ref("ConfigMap", seen.names.progress)))
     known = []
     for pod in seen.trainer_pods:
         for ending in endings_of(pod):
@@ -317,7 +326,7 @@ def newest_report(seen: Observed) -> Progress | None:
                     known.append(_read(ending["message"]))
     if written is not None:
         known.append(written)
-    return max(known, key=lambda report: report.age, default=None)
+    return max(known, key=attrgetter("age"), default=None)
 
 
 def mark_of(config_map: Object | None) -> Hashable:
@@ -372,8 +381,11 @@ LATE_AFTER_UPDATES = 20
 
 def is_silent(seen: Observed, clock: Clock) -> bool:
     """Return whether a ready trainer has not reported for SILENT_AFTER_SECONDS; if not, note when it will not have."""
-    if seen.last_report is None or not _reports_regularly(seen):
+    report = _report(seen)
+    if seen.last_report is None or report is None:
         return False
+    if report.beat is None or report.weights_sha256 is not None:
+        return False  # of a version that reports only what is new, or of a trainer that has finished
     if not ((seen.trainer or {}).get("status") or {}).get("ready", 0):
         return False  # the condition Training says why
     return clock.passed(timestamp(seen.last_report), SILENT_AFTER_SECONDS)
@@ -397,16 +409,10 @@ def needs_inquiry(seen: Observed) -> bool:
     return is_silent(seen, clock) or (seen.trainer is not None and waits_long(seen, _report(seen), clock))
 
 
-def _reports_regularly(seen: Observed) -> bool:
-    """Return whether the trainer is of a version that reports even if nothing is new, and has not finished."""
-    report = _report(seen)
-    return report is not None and report.beat is not None and report.weights_sha256 is None
-
-
 def _report(seen: Observed) -> Progress | None:
     """Return the trainer's report; None if there is none or it cannot be read."""
     try:
-        return report_of(seen.child("ConfigMap", names.progress(seen.name)))
+        return report_of(seen.children.get(Ref("ConfigMap", seen.names.progress)))
     except ValueError:
         return None
 
@@ -422,9 +428,7 @@ def findings(seen: Observed) -> str:
     if inquiry is not None and inquiry.policies:
         which = ", ".join(inquiry.policies)
         label = names.JOB_LABEL
-        remedy = (
-            f"Let them admit what the job's own policy {names.network_policy(seen.name)} admits, or exempt {label}."
-        )
+        remedy = f"Let them admit what the job's own policy {seen.names.network_policy} admits, or exempt {label}."
         parts.append(f"NetworkPolicies that are not the operator's apply to the job's pods: {which}. {remedy}")
     else:
         parts.append("The trainer's log may say more.")
@@ -439,7 +443,7 @@ def _trainer(seen: Observed) -> str:
 
 
 def _scheduler(seen: Observed) -> str:
-    if Ref("Service", names.scheduler(seen.name)) not in seen.parts:
+    if Ref("Service", seen.names.scheduler) not in seen.parts:
         return "The scheduler has no Service."
     if not seen.is_scheduler_ready:
         return "The scheduler's pod is not ready, so its Service has no endpoint."

@@ -10,7 +10,7 @@ there; `job_outcome` bounds the retries that get no further.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -33,6 +33,7 @@ from batchgrowth_operator.seen.observed import (
     Observed,
     annotations_of,
     condition,
+    condition_of,
     endings_of,
     is_terminating,
     seconds_since,
@@ -44,6 +45,7 @@ from batchgrowth_operator.seen.progress import (
     TrainingState,
     is_awaited,
     job_text,
+    quantity_of,
     remarks_of,
     stored,
     training_state,
@@ -60,7 +62,6 @@ from batchgrowth_operator.seen.trainer_pods import (
     last_removal,
     lingering_pods,
     num_refused,
-    pods_of_job,
     storage_of,
     was_removed,
 )
@@ -95,7 +96,13 @@ FINISHED = Outcome(True, "Finished", "Every update of the plan is done.")
 
 
 def job_outcome(
-    seen: Observed, spec: JobSpec, plan: Plan, previous: JobStatus, retries: RetriesStatus, clock: Clock
+    seen: Observed,
+    spec: JobSpec,
+    plan: Plan,
+    previous: JobStatus,
+    retries: RetriesStatus,
+    lingering: Sequence[Object],
+    clock: Clock,
 ) -> Outcome | None:
     """Return how the job ended; None if it goes on. The order of the cases is deliberate."""
     # What the status says stands for ever, whatever becomes of the trainer: a job that is over never begins again.
@@ -104,7 +111,7 @@ def job_outcome(
         return Outcome(succeeded.status == "True", succeeded.reason, succeeded.message)
 
     # What the trainer says of its own end counts more than a limit that it reached in the same moment.
-    outcome = _outcome_beside_others(seen, clock) or trainer_outcome(seen)
+    outcome = _outcome_beside_others(seen, lingering) or trainer_outcome(seen)
     if outcome is not None and outcome.succeeded and trains_other_epochs(seen, spec):
         return None  # the number grew while the last updates were made
     if outcome is not None:
@@ -133,13 +140,12 @@ def trainer_outcome(seen: Observed) -> Outcome | None:
     The failure of a Job that is being deleted is none: Kubernetes deletes its pods first, and without them nobody knows
     whether nodes alone have failed it.
     """
-    conditions = ((seen.trainer or {}).get("status") or {}).get("conditions") or ()
-    holding = {c.get("type"): c for c in reversed(conditions) if c.get("status") == "True"}
-    if "Complete" in holding:
+    if condition_of(seen.trainer, "Complete", "True") is not None:
         return FINISHED
-    if "Failed" not in holding or is_terminating(seen.trainer) or has_failed_by_nodes_alone(seen):
+    failed = condition_of(seen.trainer, FAILED, "True")
+    if failed is None or is_terminating(seen.trainer) or has_failed_by_nodes_alone(seen):
         return None
-    failure = holding["Failed"].get("message", "")
+    failure = failed.get("message", "")
     code, message, _ = _last_termination(seen)
     if code is None:  # its pods are gone, but the Job may name the exit code
         found = _EXIT_CODE.search(failure)
@@ -147,17 +153,20 @@ def trainer_outcome(seen: Observed) -> Outcome | None:
     return Outcome(False, REASONS.get(code, "RestartsExceeded"), truncated(message or failure))
 
 
-def _outcome_beside_others(seen: Observed, clock: Clock) -> Outcome | None:
+def _outcome_beside_others(seen: Observed, lingering: Sequence[Object]) -> Outcome | None:
     """Return how the trainer ended if its Job cannot say so, because of other containers in its pod; None otherwise.
 
     Either they run on, or one of them has failed, and with it the pod. A failure that a restart may mend is none: the
     Job counts it once its pod has ended.
     """
-    lingered = [ending for pod in lingering_pods(seen, clock) for ending in endings_of(pod)]
-    failed = [pod for pod in pods_of_job(seen) if (pod.get("status") or {}).get("phase") == FAILED]
-    endings = [*lingered, *(ending for pod in failed for ending in endings_of(pod))]
-    if any(ending["exitCode"] == 0 for ending in endings):
-        return FINISHED
+    lingered = [ending for pod in lingering for ending in endings_of(pod)]
+    endings = list(lingered)
+    for pod in seen.pods_of_job:
+        if (pod.get("status") or {}).get("phase") == FAILED:
+            endings += endings_of(pod)
+    for ending in endings:
+        if ending["exitCode"] == 0:
+            return FINISHED
     for ending in lingered:
         if ending["exitCode"] in REASONS:
             return Outcome(False, REASONS[ending["exitCode"]], truncated(str(ending.get("message") or "").strip()))
@@ -212,23 +221,28 @@ def num_retries(seen: Observed, known: RetriesStatus) -> int:
     because nodes alone have failed it.
     """
     pods = seen.pods_of(TRAINER)
-    kept = {pod["metadata"]["name"] for pod in pods}
-    return sum(map(_is_retried, pods)) + sum(name not in kept for name in known.lingered)
+    num = sum(map(_is_retried, pods))
+    if known.lingered:
+        kept = {pod["metadata"]["name"] for pod in pods}
+        num += sum(name not in kept for name in known.lingered)
+    return num
 
 
-def next_retries(seen: Observed, known: RetriesStatus | None, update: int, clock: Clock) -> RetriesStatus:
+def next_retries(
+    seen: Observed, known: RetriesStatus | None, update: int, lingering: Sequence[Object]
+) -> RetriesStatus:
     """Return the point from which retries count, after `update` updates; a repeated update is not progress.
 
     A training that ended with exit code 75 may be retried any number of times if it gets further, else
     MOST_FRUITLESS_RETRIES times. The number of ended pods is the count, so it survives the operator and needs no clock.
     """
     previous = known or RetriesStatus()
-    deleted = list(pods_of_job(seen)) if has_failed_by_nodes_alone(seen) else lingering_pods(seen, clock)
-    lingering = [pod["metadata"]["name"] for pod in deleted if _is_retried(pod)]
+    deleted = seen.pods_of_job if has_failed_by_nodes_alone(seen) else lingering
+    names_of_deleted = [pod["metadata"]["name"] for pod in deleted if _is_retried(pod)]
     if update > previous.update:
-        current = RetriesStatus(update=update, lingered=tuple(lingering[-MOST_LINGERED:]))
+        current = RetriesStatus(update=update, lingered=tuple(names_of_deleted[-MOST_LINGERED:]))
         return current.model_copy(update={"before": num_retries(seen, current)})
-    lingered = tuple(dict.fromkeys([*previous.lingered, *lingering]))[-MOST_LINGERED:]
+    lingered = tuple(dict.fromkeys([*previous.lingered, *names_of_deleted]))[-MOST_LINGERED:]
     current = previous.model_copy(update={"lingered": lingered})
     ended = num_retries(seen, current)  # a deleted Job's pods are gone
     return current.model_copy(update={"before": min(previous.before, ended)})
@@ -314,11 +328,15 @@ class Situation:
     seen: Observed
     defaults: Defaults
     clock: Clock
+    text: str
+    """The job without its status, by which what follows from it alone is remembered from pass to pass."""
     stored: StoredJob
     """The job as the API server has it."""
     spec: JobSpec
     undecided: Plan
     """The plan that follows from the spec alone."""
+    quantity: str
+    """What the growth rule measures; empty if the plan follows from the spec alone."""
     remarks: tuple[Fault, ...]
     """What in the spec can never act in that plan, or wastes workers."""
     plan: Plan
@@ -342,6 +360,10 @@ class Situation:
     """What fruitless retries of the trainer are counted from."""
     outcome: Outcome | None
     """How the job ended; None if it has not."""
+    lingering: Sequence[Object]
+    """The pods of the trainer's Job that run although their trainer has ended."""
+    storage: Storage
+    """Where the job's checkpoints are kept."""
     awaited_start: int | None = None
     """The number of the trainer's next start, if an earlier one has stopped and no trainer runs; None otherwise."""
 
@@ -355,20 +377,9 @@ class Situation:
         return Mode.ACTIVE
 
     @cached_property
-    def quantity(self) -> str:
-        """Return the quantity that the growth rule measures; empty if the plan follows from the spec alone."""
-        quantity: str = self.spec.batch.growth.entry.quantity
-        return quantity
-
-    @cached_property
     def stage(self) -> Stage:
         """Return the stage of the next update; the last stage at the end."""
         return self.plan.stage_at(self.update)
-
-    @cached_property
-    def storage(self) -> Storage:
-        """Return where the job's checkpoints are kept."""
-        return storage_of(self.spec, self.seen, self.defaults, self.clock)
 
     @cached_property
     def is_trainer_running(self) -> bool:
@@ -402,6 +413,27 @@ class Situation:
         return self.spec.epochs if trained is None else trained
 
     @cached_property
+    def default_image(self) -> str:
+        """Return the image of a job without spec.image: the one with which training began, so that an upgrade of the
+        operator does not change it midway.
+        """
+        child = self.seen.trainer or self.seen.workers
+        has_begun = self.update or self.previous.history
+        if not has_begun or child is None:
+            return self.defaults.image
+        known = annotations_of(child).get(names.DEFAULT_IMAGE)
+        if known:
+            return known
+        found = str(child["spec"]["template"]["spec"]["containers"][0]["image"])
+        # An earlier operator made the child and did not note what its image replaced.
+        return self.defaults.image if found == self.spec.image else found
+
+    @cached_property
+    def image(self) -> str:
+        """Return the image of the job's pods: spec.image, or else the job's default image."""
+        return self.default_image if self.spec.image is None else self.spec.image
+
+    @cached_property
     def cluster_policy(self) -> ClusterPolicy:
         """Return what to do with the cluster, which is never deleted while a trainer may write its last checkpoint."""
         if self.mode is Mode.ACTIVE:
@@ -423,7 +455,7 @@ class Situation:
     @cached_property
     def held_back(self) -> Problem | None:
         """Return the first object that cannot be written or deleted, or that is in the way; None if there is none."""
-        return held_back(self.seen, self.clock)
+        return next(held_back(self.seen, self.clock), None)
 
     @cached_property
     def workers_problem(self) -> Problem | None:
@@ -465,13 +497,14 @@ def situate(seen: Observed, defaults: Defaults, clock: Clock) -> Situation:
     job = stored(text)
     previous = stored_status(seen)
     training = training_state(text, seen, previous)
-    retries = next_retries(seen, previous.retries, training.update, clock)
-    outcome = job_outcome(seen, job.job.spec, training.plan, previous, retries, clock)
+    lingering = lingering_pods(seen, clock)
+    retries = next_retries(seen, previous.retries, training.update, lingering)
+    outcome = job_outcome(seen, job.job.spec, training.plan, previous, retries, lingering, clock)
+    storage = storage_of(job.job.spec, seen, defaults, clock)
     awaited = None
     if outcome is None and not job.job.spec.suspend:
-        is_kept = storage_of(job.job.spec, seen, defaults, clock).is_kept
-        awaited = _awaited_start(seen, is_kept, training, previous, clock)
-        if awaited is not None and not is_kept:
+        awaited = _awaited_start(seen, storage.is_kept, training, previous, clock)
+        if awaited is not None and not storage.is_kept:
             training = TrainingState(
                 plan=undecided(text), expected=undecided(text), decisions=(), report=None, update=0
             )
@@ -479,9 +512,11 @@ def situate(seen: Observed, defaults: Defaults, clock: Clock) -> Situation:
         seen=seen,
         defaults=defaults,
         clock=clock,
+        text=text,
         stored=job,
         spec=job.job.spec,
         undecided=undecided(text),
+        quantity=quantity_of(text),
         remarks=remarks_of(text),
         plan=training.plan,
         expected=training.expected,
@@ -494,6 +529,8 @@ def situate(seen: Observed, defaults: Defaults, clock: Clock) -> Situation:
         reported_epochs=training.reported_epochs,
         retries=retries,
         outcome=outcome,
+        lingering=lingering,
+        storage=storage,
         awaited_start=awaited,
     )
     _check_longer(s)

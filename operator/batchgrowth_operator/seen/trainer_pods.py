@@ -18,7 +18,6 @@ by its podFailurePolicy, but no policy can name the first, since such a pod has 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from batchgrowth import names
 from batchgrowth.spec import JobSpec
 
 from batchgrowth_operator.seen.observed import (
@@ -27,6 +26,7 @@ from batchgrowth_operator.seen.observed import (
     Clock,
     Object,
     Observed,
+    Ref,
     condition_of,
     endings_of,
     is_owned_by,
@@ -136,19 +136,6 @@ def is_given_up(pod: Object, kept: bool, clock: Clock) -> bool:
     )
 
 
-def has_lost_trainer(seen: Observed, kept: bool, clock: Clock) -> bool:
-    """Return whether a pod of the trainer's Job is given up: then only a new Job makes another pod."""
-    return any(is_given_up(pod, kept, clock) for pod in pods_of_job(seen))
-
-
-def pods_of_job(seen: Observed) -> list[Object]:
-    """Return the pods of the trainer's present Job, including pods that are being deleted; none without a Job."""
-    if seen.trainer is None:
-        return []
-    uid = seen.trainer["metadata"].get("uid", "")
-    return [pod for pod in seen.trainer_pods if is_owned_by(pod, uid)]
-
-
 def _is_unreachable(pod: Object, clock: Clock) -> bool:
     status = pod.get("status") or {}
     if status.get("phase") != "Running" or any(endings_of(pod)) or _not_ready(pod) is None:
@@ -194,13 +181,12 @@ def lingering_pods(seen: Observed, clock: Clock) -> list[Object]:
 
     A pod that is being deleted is one of them until it is gone or its phase says that it has ended.
     """
-    return [pod for pod in pods_of_job(seen) if _lingers(pod, clock)]
-
-
-def _lingers(pod: Object, clock: Clock) -> bool:
-    if (pod.get("status") or {}).get("phase") != "Running":
-        return False
-    return any(clock.passed(ending.get("finishedAt"), LINGERS_AFTER_SECONDS) for ending in endings_of(pod))
+    return [
+        pod
+        for pod in seen.pods_of_job
+        if (pod.get("status") or {}).get("phase") == "Running"
+        and any(clock.passed(ending.get("finishedAt"), LINGERS_AFTER_SECONDS) for ending in endings_of(pod))
+    ]
 
 
 def has_ended(pod: Object) -> bool:
@@ -287,9 +273,13 @@ NONE = Storage(is_kept=False)
 
 def storage_of(spec: JobSpec, seen: Observed, defaults: Defaults, clock: Clock) -> Storage:
     """Return where the job's checkpoints are kept."""
-    own = names.checkpoints(seen.name)
-    has_none = seen.trainer is not None and not _keeps_state(seen.trainer)
-    if spec.checkpoint.is_kept and has_none and is_running(seen, kept=False, clock=clock):
+    own = seen.names.checkpoints
+    has_none = False
+    if seen.trainer is not None:
+        pod = seen.trainer["spec"]["template"]["spec"]
+        mounts = any(v["name"] == VOLUME and "persistentVolumeClaim" in v for v in pod.get("volumes") or ())
+        has_none = not mounts and not any(map(store_of, pod["containers"]))
+    if has_none and spec.checkpoint.is_kept and is_running(seen, kept=False, clock=clock):
         return Storage(is_kept=False, is_awaited=True)
     if spec.checkpoint.uri is not None:
         return Storage()
@@ -300,17 +290,10 @@ def storage_of(spec: JobSpec, seen: Observed, defaults: Defaults, clock: Clock) 
         return Storage(claim=own, size=volume.size or "", storage_class=volume.storage_class_name or "")
     if has_none:
         return NONE
-    size = size_of(seen.child(CLAIM, own)) or defaults.checkpoint_size
+    size = size_of(seen.children.get(Ref(CLAIM, own))) or defaults.checkpoint_size
     if not size:
         return NONE
     return Storage(claim=own, size=size, is_default=True)
-
-
-def _keeps_state(job: Object) -> bool:
-    """Return whether the pods of that trainer's Job keep their checkpoints in a claim or an object store."""
-    pod = job["spec"]["template"]["spec"]
-    claims = [v for v in pod.get("volumes") or () if v["name"] == VOLUME and "persistentVolumeClaim" in v]
-    return bool(claims) or any(store_of(container) for container in pod["containers"])
 
 
 def store_of(container: Object) -> list[str | None]:

@@ -121,7 +121,7 @@ def test_the_pods_of_a_deleted_job_are_forgotten(training_world: Any) -> None:
 
 BETWEEN_PODS = {"startTime": "2026-11-20T10:00:00Z", "active": 0, "ready": 0}
 """The status of a Job whose pod was deleted: Kubernetes waits, ever longer, before it makes the next."""
-TRAINER = Ref("Job", names.trainer("digits"))
+TRAINER = Ref("Job", names.of("digits").trainer)
 
 
 def between_pods(world: Any, after: float = 60.0, **status: Any) -> Any:
