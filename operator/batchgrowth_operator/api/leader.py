@@ -142,6 +142,7 @@ def lease_to_write(
     held_since = micro_time
     transitions = 0
     if found is not None:
+        # With its resourceVersion, by which the write conflicts if another operator was faster.
         lease = copy.deepcopy(dict(found))
         held = found.get("spec") or {}
         holder = held.get("holderIdentity")

@@ -47,6 +47,7 @@ def owned(s: Situation, role: str, manifest: Manifest, inputs: Any = None) -> Ma
     annotations = metadata.pop("annotations", None)
     if annotations:
         metadata["annotations"] = annotations
+    # Last, because the digest covers all that was set before; the inputs have a digest of their own.
     metadata["annotations"] = {**(annotations or {}), names.MANIFEST: digest(manifest)}
     if inputs is not None:
         metadata["annotations"][names.INPUTS] = digest(inputs)
@@ -58,18 +59,19 @@ def plan_config_map(s: Situation) -> Manifest:
 
     Decisions of a measured growth do not change it: a trainer that starts compares it with its own plan of the spec.
     """
+    job, plan = _job_and_plan(s.text)
     manifest = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": s.seen.names.plan},
-        "data": {names.JOB_KEY: _trainers_job(s.text), names.PLAN_KEY: _plan_text(s.text)},
+        "data": {names.JOB_KEY: job, names.PLAN_KEY: plan},
     }
     return owned(s, "plan", manifest)
 
 
-@lru_cache(maxsize=2048)  # only an edit of the spec changes it
-def _trainers_job(text: str) -> str:
-    """Return the job as its trainer reads it."""
+@lru_cache(maxsize=2048)  # only an edit of the spec changes them
+def _job_and_plan(text: str) -> tuple[str, str]:
+    """Return the job and its plan as the trainer reads them."""
     job = json.loads(text)
     known = stored(text)
     spec = {name: part for name, part in known.short.items() if name not in OF_PODS}
@@ -78,12 +80,7 @@ def _trainers_job(text: str) -> str:
         claim = names.of(job["metadata"]["name"]).checkpoints
         spec |= {"checkpoint": spec["checkpoint"] | {"volume": {"claimName": claim}}}
     job["metadata"]["annotations"] = {VERSION_ANNOTATION: VERSION}
-    return stored_text({**job, "spec": spec})
-
-
-@lru_cache(maxsize=2048)
-def _plan_text(text: str) -> str:
-    return json.dumps(undecided(text).to_json(), sort_keys=True)
+    return stored_text({**job, "spec": spec}), json.dumps(undecided(text).to_json(), sort_keys=True)
 
 
 def progress_config_map(s: Situation) -> Manifest:

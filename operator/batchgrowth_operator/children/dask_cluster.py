@@ -137,6 +137,7 @@ def last_nudge(deployment: Object | None, clock: Clock) -> str | None:
         return None
     clock.wake_in(NUDGE_SECONDS - clock.now.timestamp() % NUDGE_SECONDS)
     since = datetime.fromisoformat(str(failure.get("lastTransitionTime") or timestamp(clock.now)))
+    # Multiples of the clock's time, so that every pass, and every operator, computes the same nudge.
     window = int(clock.now.timestamp() // NUDGE_SECONDS)
     if window <= int(since.timestamp() // NUDGE_SECONDS):
         return None
@@ -265,15 +266,15 @@ def missing_parts(seen: Observed, clock: Clock) -> MissingParts | None:
     return MissingParts(known or timestamp_ms(clock.now), are_requested=False)
 
 
-def nudged_scheduler(seen: Observed, clock: Clock) -> Manifest | None:
-    """Return a manifest that makes Kubernetes retry the scheduler's refused pod; None if no retry is due.
+def nudged_scheduler(seen: Observed, clock: Clock) -> list[Manifest]:
+    """Return a manifest that makes Kubernetes retry the scheduler's refused pod; no manifest if no retry is due.
 
     It sets one annotation and nothing else, since the Dask operator owns the rest of that Deployment.
     """
     nudge = last_nudge(seen.scheduler, clock)
     if seen.scheduler is None or nudge is None or annotations_of(seen.scheduler).get(names.RETRIED) == nudge:
-        return None
-    return {
+        return []
+    manifest: Manifest = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {
@@ -282,3 +283,4 @@ def nudged_scheduler(seen: Observed, clock: Clock) -> Manifest | None:
             "annotations": {names.RETRIED: nudge},
         },
     }
+    return [manifest]

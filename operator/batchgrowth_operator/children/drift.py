@@ -223,7 +223,14 @@ def contention(seen: Observed, changes: Mapping[Ref, Manifest], clock: Clock) ->
     """Return the fights over the children that these manifests would change; a new manifest is never held back."""
     put_backs = {}
     for ref, known in seen.put_backs.items():
-        kept = _of_this_object(known, seen.children.get(ref))
+        found = seen.children.get(ref)
+        kept: PutBack | None = known
+        if found is None or _uid(found) != known.uid:
+            # Of an earlier object of that name, only that it was deleted counts.
+            deletions = {field: times for field, times in known.rounds.items() if field == DELETED}
+            kept = None
+            if deletions:
+                kept = replace(known, uid="" if found is None else _uid(found), rounds=deletions)
         age = (clock.now - known.at).total_seconds()
         # A clock that was set back makes the operator forget. A fight lasts as long as its field is another's.
         if kept is not None and (0 <= age < _calm_seconds(kept) or (age >= 0 and _is_fight(kept) and ref in changes)):
@@ -255,16 +262,6 @@ def contention(seen: Observed, changes: Mapping[Ref, Manifest], clock: Clock) ->
         if _is_fight(known) and ref not in held:
             clock.within(known.at, _calm_seconds(known))  # then the fight is over
     return Contention(put_backs, frozenset(held))
-
-
-def _of_this_object(known: PutBack, found: Object | None) -> PutBack | None:
-    """Return what is known of the object; of an earlier object of that name, only that it was deleted."""
-    if found is not None and _uid(found) == known.uid:
-        return known
-    rounds = {field: times for field, times in known.rounds.items() if field == DELETED}
-    if not rounds:
-        return None
-    return replace(known, uid="" if found is None else _uid(found), rounds=rounds)
 
 
 def _put_back(

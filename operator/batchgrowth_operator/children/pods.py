@@ -318,6 +318,8 @@ def trainer_job(s: Situation, *, suspend: bool) -> Manifest:
     template = with_shared_parts(s, template)
     template |= {"spec": with_own_parts(own, template["spec"])}
 
+    ends = {"containerName": TRAINER, "operator": "In"}
+    retried = sorted((ClusterError.exit_code, Interrupted.exit_code))
     manifest: Manifest = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -335,9 +337,9 @@ def trainer_job(s: Situation, *, suspend: bool) -> Manifest:
             "podFailurePolicy": {
                 "rules": [
                     # Errors that would recur fail the Job.
-                    {"action": "FailJob", "onExitCodes": _exit_codes(*REASONS)},
+                    {"action": "FailJob", "onExitCodes": ends | {"values": sorted(REASONS)}},
                     # Those that are worth a retry do not count as failures: `job_outcome` bounds them.
-                    {"action": "Ignore", "onExitCodes": _exit_codes(ClusterError.exit_code, Interrupted.exit_code)},
+                    {"action": "Ignore", "onExitCodes": ends | {"values": retried}},
                     # Nor do evicted pods.
                     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
                 ]
@@ -347,9 +349,6 @@ def trainer_job(s: Situation, *, suspend: bool) -> Manifest:
     }
     manifest = owned(s, TRAINER, manifest, inputs)
     if existing is not None:
+        # After `owned`, so that the digest is of the template that a new Job would have.
         manifest["spec"]["template"] = existing["spec"]["template"]
     return manifest
-
-
-def _exit_codes(*codes: int) -> dict[str, Any]:
-    return {"containerName": TRAINER, "operator": "In", "values": sorted(codes)}

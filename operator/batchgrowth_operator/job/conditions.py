@@ -22,7 +22,7 @@ from batchgrowth_operator.seen.observed import (
     timestamp,
     truncated,
 )
-from batchgrowth_operator.seen.problems import trainer_problem, unanswering
+from batchgrowth_operator.seen.problems import held_back, trainer_problem, unanswering
 from batchgrowth_operator.seen.progress import SILENT_AFTER_SECONDS, findings, is_silent, late_after_seconds, waits_long
 from batchgrowth_operator.seen.situation import Mode, Situation, last_exit, num_retries
 from batchgrowth_operator.seen.trainer_pods import (
@@ -131,8 +131,9 @@ def _storage_remark(s: Situation) -> str:
 
 def cluster_ready(s: Situation, w: Workforce) -> Verdict:
     """Say whether the scheduler is ready and the stage's workers have joined, or the problem that prevents it."""
-    if s.held_back is not None:
-        return Verdict("False", *s.held_back)
+    held = next(held_back(s.seen, s.clock), None)  # it counts although workers train: what the job asks for is not done
+    if held is not None:
+        return Verdict("False", *held)
     if s.mode is not Mode.ACTIVE:
         return Verdict("False", "Released", f"The job is {s.mode.value}.")
     if w.ready >= w.desired and s.seen.is_scheduler_ready:

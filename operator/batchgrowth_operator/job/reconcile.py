@@ -18,7 +18,7 @@ from batchgrowth_operator.children.config import (
     trainer_account,
 )
 from batchgrowth_operator.children.dask_cluster import dask_cluster, nudged_scheduler, worker_deployment
-from batchgrowth_operator.children.drift import Contention, contention, has_other_inputs, matches_manifest
+from batchgrowth_operator.children.drift import contention, has_other_inputs, matches_manifest
 from batchgrowth_operator.children.pods import trainer_job
 from batchgrowth_operator.job.announcements import Event, events_between
 from batchgrowth_operator.job.status import is_progress_only, next_status, rejected_status, throttled
@@ -42,8 +42,8 @@ from batchgrowth_operator.seen.refused_objects import is_of_dying_namespace
 from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, num_retries, situate, trainer_outcome
 from batchgrowth_operator.seen.trainer_pods import (
     has_failed_by_nodes_alone,
+    has_lost_trainer,
     is_between_pods,
-    is_given_up,
     num_refused,
 )
 from batchgrowth_operator.settings import Defaults
@@ -113,9 +113,7 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
 
     # A child that cannot be changed to what is desired is deleted, and a later pass makes it again.
     trainer = Ref("Job", seen.names.trainer)
-    is_trainer_lost = s.mode is Mode.ACTIVE and any(
-        is_given_up(pod, s.storage.is_kept, clock) for pod in seen.pods_of_job
-    )
+    is_trainer_lost = s.mode is Mode.ACTIVE and has_lost_trainer(seen, s.storage.is_kept, clock)
     changed: dict[Ref, Manifest] = {}
     recreated: dict[Ref, str] = {}
     for manifest in _wanted(s, w):
@@ -142,7 +140,12 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
 
     # What others change again and again is put back ever less often.
     fights = contention(seen, changed, clock)
-    apply = _without_held(seen, changed, fights, clock)
+    apply: list[Manifest] = []
+    # In a namespace that is being deleted they would be refused, or keep it: the Dask operator retries what it is asked
+    # for.
+    if not any(map(is_of_dying_namespace, seen.failures)):
+        apply = [manifest for ref, manifest in changed.items() if ref not in fights.held]
+        apply += nudged_scheduler(seen, clock)
 
     # The status tells of all this, so it comes after. Progress alone is written now and then.
     status = throttled(next_status(s, w, fights), s.previous, clock, defaults.report_seconds)
@@ -165,17 +168,6 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
         put_backs={ref: known for ref, known in fights.put_backs.items() if ref not in delete},
         is_progress_only=not (apply or delete) and is_progress_only(status, s.previous),
     )
-
-
-def _without_held(seen: Observed, changed: Mapping[Ref, Manifest], fights: Contention, clock: Clock) -> list[Manifest]:
-    """Return the children to apply now, with the scheduler's retry; none in a namespace that is being deleted."""
-    if any(map(is_of_dying_namespace, seen.failures)):
-        return []  # they would be refused, or keep the namespace: the Dask operator retries what it is asked for
-    apply = [manifest for ref, manifest in changed.items() if ref not in fights.held]
-    nudge = nudged_scheduler(seen, clock)
-    if nudge is not None:
-        apply.append(nudge)
-    return apply
 
 
 def _rejected(seen: Observed, error: BatchGrowthError) -> Writes:

@@ -63,6 +63,7 @@ def next_status(s: Situation, w: Workforce, contention: Contention) -> JobStatus
     """Return the complete status of a job that has a plan."""
     stored: dict[str, Condition] = {one.type: one for one in s.previous.conditions}
     verdicts = {kind: rule(s, w) for kind, rule in RULES.items()}
+    # Not in RULES, because it follows from the writes and not from the situation.
     verdicts["Contested"] = contested(contention)
     for kind, verdict in verdicts.items():
         # A message that the status has already was made printable when it was stored.

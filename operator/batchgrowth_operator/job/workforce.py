@@ -86,6 +86,7 @@ def workforce(s: Situation) -> Workforce:
         desired = s.stage.workers
         # If later stages are only forecast, the age of the last request counts.
         request_age = seconds_since(previous.requested_time, s.seen.now) if s.quantity else math.inf
+        # A user who lowers the maximum wants the workers gone at once, and not after the release time.
         before = min(previous.requested, s.spec.workers.maximum)
         requested = lead_time.requested(desired, upcoming, before, lead_seconds, bound, request_age)
         if s.update and bound != 0 and pace is None:
@@ -108,6 +109,7 @@ def workforce(s: Situation) -> Workforce:
         s.clock.wake_in(lead_time.release_after(lead_seconds, bound) - seconds_since(requested_time, s.seen.now))
 
     template = worker_template(s)
+    # By the digest of the template, and not by the spec alone: the operator's defaults are part of it too.
     remembered = _remembered_faults(s.text, digest(template), s.defaults.pods)
     if not remembered:
         remembered.append(pod_faults(s.spec, template, s.defaults.pods))

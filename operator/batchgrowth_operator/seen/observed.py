@@ -264,6 +264,7 @@ def is_pod_of(pod: Object, job: str, others: Container[str]) -> bool:
 
 def is_older(body: Object, job: Object) -> bool:
     """Return whether the object was created before the job, so that it is of an earlier job of this name."""
+    # Timestamps in UTC with whole seconds sort as text.
     created = body["metadata"].get("creationTimestamp")
     return bool(created) and created < job["metadata"].get("creationTimestamp", "")
 
@@ -276,6 +277,7 @@ def stored_status(seen: Observed) -> JobStatus:
     status = seen.job.get("status") or {}
     with suppress(ValidationError):
         return JobStatus.model_validate(status)
+    # Field by field only now: a newer operator has written a field, or somebody has edited it.
     readable: dict[str, Any] = {}
     for key, value in status.items():
         kept = value

@@ -155,10 +155,7 @@ def trainer_problem(seen: Observed, clock: Clock) -> Problem | None:
 
 
 def held_back(seen: Observed, clock: Clock) -> Iterator[Problem]:
-    """Yield the job's objects that cannot be written or deleted, or that are in the way.
-
-    They count although workers train: what the job asks for is not done.
-    """
+    """Yield the job's objects that cannot be written or deleted, or that are in the way."""
     yield from stuck_deletions(seen, clock)  # before the refusal of an object whose name is still in use
     for failure in seen.failures:
         in_the_way = left_over(seen) or going(seen, failure.ref)
@@ -448,6 +445,7 @@ def _time(event: Object) -> str:
 
 def stuck_deletions(seen: Observed, clock: Clock) -> Iterator[Problem]:
     """Yield the objects with the names of the job's children that were deleted a while ago and are still there."""
+    # Strangers too: an object of an earlier job keeps the name in use until it is gone.
     present = {**_strangers(seen), **seen.children}
     for ref, found in sorted(present.items(), key=itemgetter(0)):
         since = found["metadata"].get("deletionTimestamp")

@@ -419,7 +419,20 @@ def _report(seen: Observed) -> Progress | None:
 
 def findings(seen: Observed) -> str:
     """Return the sentences about what the operator found: pods, the scheduler, network policies, its right to read."""
-    parts = [_trainer(seen), _scheduler(seen), _workers(seen)]
+    parts = ["The trainer's pod is not ready."]
+    ready = [pod["metadata"]["name"] for pod in seen.trainer_pods if condition_of(pod, "Ready", "True") is not None]
+    if ready:
+        parts = [f"The trainer's pod {ready[0]} is ready."]
+    if Ref("Service", seen.names.scheduler) not in seen.parts:
+        parts.append("The scheduler has no Service.")
+    elif not seen.is_scheduler_ready:
+        parts.append("The scheduler's pod is not ready, so its Service has no endpoint.")
+    else:
+        parts.append("The scheduler's pod is ready, so its Service has an endpoint.")
+    workers = seen.workers or {}
+    num_ready = (workers.get("status") or {}).get("readyReplicas", 0)
+    desired = (workers.get("spec") or {}).get("replicas", 0)
+    parts.append(f"{num_ready} of {desired} worker pods are ready.")
     inquiry = seen.inquiry
     if inquiry is not None and inquiry.refusal:
         parts.append(f"The operator cannot read the reports: {inquiry.refusal}.")
@@ -433,28 +446,6 @@ def findings(seen: Observed) -> str:
     else:
         parts.append("The trainer's log may say more.")
     return " ".join(parts)
-
-
-def _trainer(seen: Observed) -> str:
-    ready = [pod["metadata"]["name"] for pod in seen.trainer_pods if condition_of(pod, "Ready", "True") is not None]
-    if ready:
-        return f"The trainer's pod {ready[0]} is ready."
-    return "The trainer's pod is not ready."
-
-
-def _scheduler(seen: Observed) -> str:
-    if Ref("Service", seen.names.scheduler) not in seen.parts:
-        return "The scheduler has no Service."
-    if not seen.is_scheduler_ready:
-        return "The scheduler's pod is not ready, so its Service has no endpoint."
-    return "The scheduler's pod is ready, so its Service has an endpoint."
-
-
-def _workers(seen: Observed) -> str:
-    workers = seen.workers or {}
-    ready = (workers.get("status") or {}).get("readyReplicas", 0)
-    desired = (workers.get("spec") or {}).get("replicas", 0)
-    return f"{ready} of {desired} worker pods are ready."
 
 
 def foreign_policies(policies: Iterable[Object], job: str) -> tuple[str, ...]:

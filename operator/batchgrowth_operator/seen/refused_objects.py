@@ -205,7 +205,8 @@ def refused_pod(message: str, namespace: str) -> Problem:
     part = _part(named["owner"] if named else "")
     words = {"size": _SIZES[part], "less": less(part)}
     found = _explained(_POD.sub("", text), namespace, (*POD_CAUSES, *CAUSES), _REFUSES_PODS, words)
-    reason, helps = found.reason, found.helps
+    reason = found.reason
+    helps = found.helps
     if reason == "ChildRefused":
         reason = "PodsRefused"
     if _EXEMPT in helps:
@@ -240,7 +241,9 @@ def _explained(
 
     `words` are further ones that the causes use.
     """
-    reason, why, (who, helps) = "ChildRefused", text, others
+    reason = "ChildRefused"
+    why = text
+    who, helps = others
     for cause in causes:
         found = cause.pattern.search(text)
         if found is not None:

@@ -40,7 +40,7 @@ from batchgrowth_operator.seen.observed import (
     stored_status,
     truncated,
 )
-from batchgrowth_operator.seen.problems import cluster_problem, held_back, remedy_of_image, workers_problem
+from batchgrowth_operator.seen.problems import cluster_problem, remedy_of_image, workers_problem
 from batchgrowth_operator.seen.progress import (
     TrainingState,
     is_awaited,
@@ -159,7 +159,9 @@ def _outcome_beside_others(seen: Observed, lingering: Sequence[Object]) -> Outco
     Either they run on, or one of them has failed, and with it the pod. A failure that a restart may mend is none: the
     Job counts it once its pod has ended.
     """
-    lingered = [ending for pod in lingering for ending in endings_of(pod)]
+    lingered: list[dict[str, Any]] = []
+    for pod in lingering:
+        lingered += endings_of(pod)
     endings = list(lingered)
     for pod in seen.pods_of_job:
         if (pod.get("status") or {}).get("phase") == FAILED:
@@ -386,7 +388,7 @@ class Situation:
         """Return whether a trainer pod may still be working."""
         return is_running(self.seen, self.storage.is_kept, self.clock)
 
-    @property
+    @cached_property
     def is_report_awaited(self) -> bool:
         """Return whether the trainer has stopped and been started again, and has not reported since."""
         return self.awaited_start is not None or (self.report is None and is_awaited(self.previous.trainer_status))
@@ -453,11 +455,6 @@ class Situation:
         return cluster_problem(self.seen, self.clock)  # notes in the clock when the answer changes
 
     @cached_property
-    def held_back(self) -> Problem | None:
-        """Return the first object that cannot be written or deleted, or that is in the way; None if there is none."""
-        return next(held_back(self.seen, self.clock), None)
-
-    @cached_property
     def workers_problem(self) -> Problem | None:
         """Return the first problem that keeps workers from running; None if there is none."""
         return workers_problem(self.seen, self.clock)
@@ -504,6 +501,7 @@ def situate(seen: Observed, defaults: Defaults, clock: Clock) -> Situation:
     awaited = None
     if outcome is None and not job.job.spec.suspend:
         awaited = _awaited_start(seen, storage.is_kept, training, previous, clock)
+        # Nothing kept the state: the next start begins at the first update, and no decision of the last one holds.
         if awaited is not None and not storage.is_kept:
             training = TrainingState(
                 plan=undecided(text), expected=undecided(text), decisions=(), report=None, update=0
@@ -550,6 +548,7 @@ def _awaited_start(
         return training.report.start + 1
     if known is None or known.start is None:
         return 1
+    # A status that awaits a start has its number already.
     return known.start if is_awaited(known) else min(known.start + 1, LARGEST_START)
 
 

@@ -71,6 +71,7 @@ def has_failed_by_nodes_alone(seen: Observed) -> bool:
         return False
     refused = num_refused(seen)
     own = int(status.get("failed", 0)) - refused
+    # Kubernetes fails a Job with more failures than its backoffLimit.
     return refused > 0 and own <= int(job["spec"].get("backoffLimit", 0))
 
 
@@ -134,6 +135,11 @@ def is_given_up(pod: Object, kept: bool, clock: Clock) -> bool:
         and is_replaceable(pod, kept)
         and clock.reached(_seconds_lost(pod, clock), GIVEN_UP_AFTER_SECONDS)
     )
+
+
+def has_lost_trainer(seen: Observed, kept: bool, clock: Clock) -> bool:
+    """Return whether a pod of the trainer's Job is given up: then only a new Job makes another pod."""
+    return any(is_given_up(pod, kept, clock) for pod in seen.pods_of_job)
 
 
 def _is_unreachable(pod: Object, clock: Clock) -> bool:
@@ -279,6 +285,7 @@ def storage_of(spec: JobSpec, seen: Observed, defaults: Defaults, clock: Clock) 
         pod = seen.trainer["spec"]["template"]["spec"]
         mounts = any(v["name"] == VOLUME and "persistentVolumeClaim" in v for v in pod.get("volumes") or ())
         has_none = not mounts and not any(map(store_of, pod["containers"]))
+    # Before the places in the spec: a trainer that runs without one would lose its training by moving there.
     if has_none and spec.checkpoint.is_kept and is_running(seen, kept=False, clock=clock):
         return Storage(is_kept=False, is_awaited=True)
     if spec.checkpoint.uri is not None:
