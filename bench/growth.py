@@ -136,8 +136,8 @@ class PlayedJob:
         )
         body = {"data": {names.PROGRESS_KEY: progress.to_json()}}
         patch = self.api.core.patch_namespaced_config_map
-        report = partial(patch, names.progress(self.name), self.api.namespace, body)
-        return self.api.seconds_to(names.workers(self.name), stage.workers, report)
+        report = partial(patch, names.of(self.name).progress, self.api.namespace, body)
+        return self.api.seconds_to(names.of(self.name).workers, stage.workers, report)
 
 
 def play(api: Api, body: dict[str, Any], decisions: tuple[BatchDecision, ...] = ()) -> PlayedJob:
@@ -145,7 +145,7 @@ def play(api: Api, body: dict[str, Any], decisions: tuple[BatchDecision, ...] = 
     api.custom.create_namespaced_custom_object(*GROUP_VERSION, api.namespace, "batchgrowthjobs", body)
     name = body["metadata"]["name"]
     for deployment in api.deployments():
-        if deployment.metadata.name == names.workers(name) and deployment.status.ready_replicas:
+        if deployment.metadata.name == names.of(name).workers and deployment.status.ready_replicas:
             return PlayedJob(api, name, read_manifest(json.dumps(body)).spec, decisions)
     raise TimeoutError(f"{name} has no worker after {READY_SECONDS} s")
 
@@ -180,7 +180,7 @@ def namespace_of_its_own(cluster: LocalCluster) -> Iterator[Api]:
 
 def measure(api: Api, job: PlayedJob, rounds: int) -> dict[str, tuple[list[float], list[float]]]:
     """Return, by step, the seconds with the operator and with bare scaling, in turns, once each per round."""
-    copy = copy_of(api, names.workers(job.name))
+    copy = copy_of(api, names.of(job.name).workers)
     figures: dict[str, tuple[list[float], list[float]]] = {}
     first = job.plan.stages[0]
     grown = [stage for before, stage in pairwise(job.plan.stages) if stage.workers > before.workers]

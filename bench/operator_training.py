@@ -245,12 +245,12 @@ class Trainers:
         """Start the trainers' pods and the workers of the first stage."""
         began = {"status": {"active": 1, "ready": 1, "startTime": datetime.now(UTC).isoformat()}}
         for job in map(name_of, range(self.jobs)):
-            self._nodes.submit(_send, self.batch.patch_namespaced_job_status, names.trainer(job), began)
+            self._nodes.submit(_send, self.batch.patch_namespaced_job_status, names.of(job).trainer, began)
             self._nodes.submit(self._make_workers, job, self.plan.stage_at(0).workers)
 
     def _make_workers(self, job: str, number: int) -> None:
         ready = {"status": {"replicas": number, "readyReplicas": number}}
-        _send(self.apps.patch_namespaced_deployment_status, names.workers(job), ready)
+        _send(self.apps.patch_namespaced_deployment_status, names.of(job).workers, ready)
 
     def begin(self, turns: int, most: int) -> None:
         """Report every job where it is before the first of its turns, of which a whole training has `most`."""
@@ -296,7 +296,7 @@ class Trainers:
         if stage.workers > self.plan.stage_at(before).workers:
             self.asked[job, stage.workers] = time.monotonic()
         body = {"data": {names.PROGRESS_KEY: report.to_json()}}
-        _send(self.core.patch_namespaced_config_map, names.progress(job), body)
+        _send(self.core.patch_namespaced_config_map, names.of(job).progress, body)
 
     @contextmanager
     def watched(self) -> Iterator[None]:

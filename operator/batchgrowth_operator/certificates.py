@@ -72,8 +72,8 @@ def new_certificate(job: str, namespace: str, now: datetime, authority: Pair) ->
     """Make a certificate for the job's scheduler, workers and trainer, as servers and as clients."""
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = authority.certificate
-    service = f"{names.scheduler(job)}.{namespace}"
-    hosts = [names.scheduler(job), service, f"{service}.svc", f"{service}.svc.cluster.local", "localhost"]
+    service = f"{names.of(job).scheduler}.{namespace}"
+    hosts = [names.of(job).scheduler, service, f"{service}.svc", f"{service}.svc.cluster.local", "localhost"]
     usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     ends = min(now + CERTIFICATE_LIFE, issuer.not_valid_after_utc)
     made = (

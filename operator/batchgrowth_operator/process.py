@@ -28,7 +28,7 @@ from batchgrowth_operator.loop.kopf_patches import RefusalFilter, kopf, new_watc
 from batchgrowth_operator.loop.metrics import OperatorMetrics
 from batchgrowth_operator.loop.one_pass import Reconciler
 from batchgrowth_operator.loop.queue import MOST_CONCURRENT, Passes, ProgressRate
-from batchgrowth_operator.seen.clock import backoff_seconds
+from batchgrowth_operator.seen.observed import backoff_seconds
 from batchgrowth_operator.settings import Settings
 
 HEALTHY_AFTER_SECONDS = 120.0
@@ -59,7 +59,10 @@ def run(settings: Settings) -> None:
             start_http_server(settings.metrics_port, EVERYWHERE, metrics.registry)
     if settings.health_port:
         with _port_named("--health-port", settings.health_port):
-            _try_port(settings.health_host or EVERY_IPV4, settings.health_port)
+            # Opened and closed here, since kopf opens it later, when a failure would look like one of the watches.
+            host = settings.health_host or EVERY_IPV4
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            socket.create_server((host, settings.health_port), family=family).close()
     _configure_logs(settings.log_level, settings.log_format)
     failures = 0
     while True:
@@ -90,12 +93,6 @@ def _port_named(option: str, port: int) -> Iterator[None]:
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (while ")[0].lower()  # the address follows
         raise PortError(f"{option} {port}: cannot be opened ({reason}); give another port, or 0 for none") from error
-
-
-def _try_port(host: str, port: int) -> None:
-    """Open and close the port, which kopf opens later: a failure there would look like one of the watches."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    socket.create_server((host, port), family=family).close()
 
 
 def _is_stopped_within(seconds: float) -> bool:

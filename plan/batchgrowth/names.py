@@ -1,5 +1,8 @@
 """The names, labels and keys of a job's children, which follow from the job's name; each is defined once."""
 
+from dataclasses import dataclass
+from functools import lru_cache
+
 MANAGER = "batchgrowth"
 FIELD_MANAGER = "batchgrowth-operator"
 JOB_LABEL = "batchgrowth.dev/job"
@@ -27,66 +30,57 @@ PLAN_KEY = "plan.json"
 START_KEY = "start"
 """Key of the progress ConfigMap: the number of the trainer's newest start, which alone may report."""
 PROGRESS_KEY = "progress.json"
+MOST_REMEMBERED = 2**12
+"""Jobs whose names are remembered."""
 
 
-def plan(job: str) -> str:
-    """Name the ConfigMap that holds the plan under PLAN_KEY and the job under JOB_KEY."""
-    return f"{job}-plan"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """The names of one job's children."""
+
+    plan: str
+    """The ConfigMap that holds the plan under PLAN_KEY and the job under JOB_KEY."""
+    progress: str
+    """The ConfigMap to which the trainer writes its progress, under PROGRESS_KEY; the Role and the RoleBinding that
+    permit the trainer to patch only this ConfigMap have its name."""
+    checkpoints: str
+    """The PersistentVolumeClaim that the operator makes for the job's checkpoints."""
+    trainer: str
+    """The Job whose pod drives the training, and its service account."""
+    workers: str
+    """The Deployment of all the worker pods."""
+    cluster: str
+    """The DaskCluster, which has the job's own name, so that users find it by KubeCluster.from_name."""
+    scheduler: str
+    """The Service and the Deployment that the Dask operator creates for the scheduler."""
+    authority: str
+    """The Secret with the key of the job's certificate authority, which no pod mounts."""
+    tls: str
+    """The Secret with the TLS certificate of scheduler, workers and trainer, and the authorities they trust."""
+    network_policy: str
+    """The NetworkPolicy around the job's pods."""
 
 
-def progress(job: str) -> str:
-    """Name the ConfigMap to which the trainer writes its progress, under PROGRESS_KEY."""
-    return f"{job}-progress"
-
-
-def checkpoints(job: str) -> str:
-    """Name the PersistentVolumeClaim that the operator makes for the job's checkpoints."""
-    return f"{job}-checkpoints"
-
-
-def progress_role(job: str) -> str:
-    """Name the Role and RoleBinding that permit the trainer to patch only the progress ConfigMap."""
-    return progress(job)
-
-
-def trainer(job: str) -> str:
-    """Name the Job whose pod drives the training, and its service account."""
-    return f"{job}-trainer"
-
-
-def workers(job: str) -> str:
-    """Name the Deployment of all the worker pods."""
-    return f"{job}-workers"
-
-
-def cluster(job: str) -> str:
-    """Name the DaskCluster, with the job's own name, so that users find it by KubeCluster.from_name."""
-    return job
-
-
-def scheduler(job: str) -> str:
-    """Name the Service that the Dask operator creates for the scheduler."""
-    return f"{cluster(job)}-scheduler"
-
-
-def authority(job: str) -> str:
-    """Name the Secret with the key of the job's certificate authority, which no pod mounts."""
-    return f"{job}-authority"
-
-
-def tls(job: str) -> str:
-    """Name the Secret with the TLS certificate of scheduler, workers and trainer, and the authorities they trust."""
-    return f"{job}-tls"
+@lru_cache(maxsize=MOST_REMEMBERED)  # a pass of a job asks for them dozens of times
+def of(job: str) -> Names:
+    """Return the names of the children of the job with that name."""
+    return Names(
+        plan=f"{job}-plan",
+        progress=f"{job}-progress",
+        checkpoints=f"{job}-checkpoints",
+        trainer=f"{job}-trainer",
+        workers=f"{job}-workers",
+        cluster=job,
+        scheduler=f"{job}-scheduler",
+        authority=f"{job}-authority",
+        tls=f"{job}-tls",
+        network_policy=job,
+    )
 
 
 def code(job: str, digest: str) -> str:
     """Name the ConfigMap that `batchgrowth submit` makes for code with that digest."""
     return f"{job}-code-{digest}"
-
-
-def network_policy(job: str) -> str:
-    """Name the NetworkPolicy around the job's pods."""
-    return job
 
 
 def labels(job: str, role: str) -> dict[str, str]:

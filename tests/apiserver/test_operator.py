@@ -17,7 +17,7 @@ from operator_field import CHILDREN, CLAIM, CLUSTER, JOB, KEPT, PLAN, TRAINER, W
 
 ROOT = Path(__file__).parents[2]
 SERVICES = KINDS["Service"]
-AUTHORITY, TLS = Ref("Secret", names.authority("digits")), Ref("Secret", "digits-tls")
+AUTHORITY, TLS = Ref("Secret", names.of("digits").authority), Ref("Secret", "digits-tls")
 
 
 def test_the_children_of_the_example(ground: Field) -> None:

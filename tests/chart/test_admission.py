@@ -53,21 +53,21 @@ def test_every_kind_that_the_operator_writes_is_bound(render: Render) -> None:
 
 def test_the_names_are_those_of_the_children(render: Render) -> None:
     suffixes = {
-        "configmaps": [names.plan(""), names.progress("")],
-        "secrets": [names.tls(""), names.authority("")],
-        "serviceaccounts": [names.trainer("")],
-        "persistentvolumeclaims": [names.checkpoints("")],
-        "deployments": [names.workers("")],
-        "jobs": [names.trainer("")],
-        "networkpolicies": [names.network_policy("")],
-        "roles": [names.progress_role("")],
-        "rolebindings": [names.progress_role("")],
-        "daskclusters": [names.cluster("")],
+        "configmaps": [names.of("").plan, names.of("").progress],
+        "secrets": [names.of("").tls, names.of("").authority],
+        "serviceaccounts": [names.of("").trainer],
+        "persistentvolumeclaims": [names.of("").checkpoints],
+        "deployments": [names.of("").workers],
+        "jobs": [names.of("").trainer],
+        "networkpolicies": [names.of("").network_policy],
+        "roles": [names.of("").progress],
+        "rolebindings": [names.of("").progress],
+        "daskclusters": [names.of("").cluster],
     }
     text = expression(policies(render())["children"], "names")
 
     assert suffixes == json.loads(text.partition("[variables.kind]")[0].replace("'", '"'))
-    assert names.scheduler("") == "-scheduler"
+    assert names.of("").scheduler == "-scheduler"
 
 
 def test_labels_and_capabilities_are_those_of_the_code(render: Render) -> None:

@@ -18,7 +18,6 @@ from batchgrowth.contract.progress import Progress
 from batchgrowth.manifest.pod_limits import PodLimits
 from batchgrowth.plan import BatchDecision, make_plan
 from batchgrowth_operator.job.reconcile import Writes, reconcile
-from batchgrowth_operator.seen.clock import seconds_since
 from batchgrowth_operator.seen.observed import (
     Failure,
     Inquiry,
@@ -28,9 +27,9 @@ from batchgrowth_operator.seen.observed import (
     TlsSecrets,
     active_since,
     ended_at,
+    seconds_since,
 )
-from batchgrowth_operator.seen.progress import job_text, spec_of
-from batchgrowth_operator.seen.report import mark_of, text_of
+from batchgrowth_operator.seen.progress import job_text, mark_of, spec_of, text_of
 from batchgrowth_operator.settings import Defaults
 
 ROOT = Path(__file__).parents[2]
@@ -70,11 +69,11 @@ class World:
 
     def observed(self) -> Observed:
         """What the operator observes, as deep copies, so that no test can change the world through them."""
-        secret = Ref("Secret", names.tls(self.name))
-        mark = mark_of(self.child("ConfigMap", names.progress(self.name)))
+        secret = Ref("Secret", names.of(self.name).tls)
+        mark = mark_of(self.child("ConfigMap", names.of(self.name).progress))
         if mark != self.report_seen[0]:
             self.report_seen = mark, self.now
-        text = text_of(self.child("ConfigMap", names.progress(self.name)))
+        text = text_of(self.child("ConfigMap", names.of(self.name).progress))
         if text != self.text_seen[0]:
             self.text_seen = text, self.now
         pem = {"ca.crt": "A", "tls.crt": "C", "tls.key": "D"}
@@ -139,15 +138,15 @@ class World:
 
     @property
     def deployment(self) -> dict[str, Any] | None:
-        return self.child("Deployment", names.workers(self.name))
+        return self.child("Deployment", names.of(self.name).workers)
 
     @property
     def trainer(self) -> dict[str, Any] | None:
-        return self.child("Job", names.trainer(self.name))
+        return self.child("Job", names.of(self.name).trainer)
 
     @property
     def cluster(self) -> dict[str, Any] | None:
-        return self.child("DaskCluster", names.cluster(self.name))
+        return self.child("DaskCluster", names.of(self.name).cluster)
 
     def wait(self, seconds: float) -> World:
         self.now += timedelta(seconds=seconds)
@@ -166,7 +165,7 @@ class World:
     def scheduler_ready(self) -> World:
         assert self.cluster is not None
         self.cluster["status"] = {"phase": "Running"}
-        name = names.scheduler(self.name)
+        name = names.of(self.name).scheduler
         self.parts = {
             Ref("Deployment", name): {"metadata": {"name": name}, "status": {"readyReplicas": 1}},
             Ref("Service", name): {"metadata": {"name": name}},
@@ -185,7 +184,7 @@ class World:
 
     def report(self, update: int, **values: Any) -> World:
         """The trainer reports that it has done that many updates."""
-        config_map = self.child("ConfigMap", names.progress(self.name))
+        config_map = self.child("ConfigMap", names.of(self.name).progress)
         assert config_map is not None
         progress = Progress(**({"update": update, "updates": 460, "epoch": update / 45, "epochs": 30, "stage": 0,
             "batch_size": 32, "learning_rate": 0.05, "workers": 1, "seconds_per_update": 1.0} | values))  # fmt: skip

@@ -98,7 +98,8 @@ class Writer:
 
     def release(self, key: Key, cluster: Object) -> None:
         """Take the Dask operator's finalizer from the DaskCluster of a job that is gone. Raises Refused."""
-        ref, metadata = ref_of(cluster), cluster["metadata"]
+        ref = ref_of(cluster)
+        metadata = cluster["metadata"]
         others = [name for name in finalizers_of(cluster) if name != DASK_FINALIZER]
         self._writing().release(ref, key.namespace, metadata["resourceVersion"], others)
         since = metadata["deletionTimestamp"]
@@ -150,6 +151,7 @@ class Writer:
         is_new = ref not in seen.children and ref not in seen.parts
         try:
             if is_new:
+                # An apply would take over an object that another owner has made of that name.
                 found = self.api.get(ref, seen.namespace)
                 if found is not None and not is_owned_by(found, seen.uid):
                     return [Failure(ref, FOREIGN, "is not this job's")]

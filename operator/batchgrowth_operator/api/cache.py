@@ -159,6 +159,7 @@ class Store:
         with self._lock:
             if version_of(body) >= self._known(key, ref):
                 self._objects.get(key, {}).pop(ref, None)
+                # Taken out first, so that it comes last in the order of removals by which `_bury` goes.
                 self._gone.pop((key, ref), None)
                 self._gone[key, ref] = Tombstone(version_of(body), time.monotonic())
                 self._bury()

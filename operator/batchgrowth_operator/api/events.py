@@ -24,8 +24,7 @@ from batchgrowth_operator.api.client import Api, Refused
 from batchgrowth_operator.api.leader import bounded
 from batchgrowth_operator.children.drift import digest
 from batchgrowth_operator.job.announcements import Event
-from batchgrowth_operator.seen.clock import timestamp, timestamp_ms
-from batchgrowth_operator.seen.observed import Manifest, Observed
+from batchgrowth_operator.seen.observed import Manifest, Observed, timestamp, timestamp_ms
 
 WINDOW_SECONDS = 600.0
 """Time after its last occurrence in which an event counts as the same."""

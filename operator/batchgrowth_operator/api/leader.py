@@ -16,8 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from batchgrowth_operator.api.client import LEASE_TIMEOUT_SECONDS, Api, Refused
-from batchgrowth_operator.seen.clock import timestamp_ms
-from batchgrowth_operator.seen.observed import Object
+from batchgrowth_operator.seen.observed import Object, timestamp_ms
 from batchgrowth_operator.settings import LeaseLock
 
 DURATION_SECONDS = 15
@@ -143,6 +142,7 @@ def lease_to_write(
     held_since = micro_time
     transitions = 0
     if found is not None:
+        # With its resourceVersion, by which the write conflicts if another operator was faster.
         lease = copy.deepcopy(dict(found))
         held = found.get("spec") or {}
         holder = held.get("holderIdentity")

@@ -15,8 +15,8 @@ from batchgrowth.spec import KIND
 from batchgrowth_operator import certificates
 from batchgrowth_operator.api.cache import Key, Store
 from batchgrowth_operator.api.client import Api, Refused
-from batchgrowth_operator.seen.clock import Clock, seconds_since
 from batchgrowth_operator.seen.observed import (
+    Clock,
     Failure,
     Inquiry,
     Object,
@@ -30,9 +30,10 @@ from batchgrowth_operator.seen.observed import (
     is_older,
     is_owned_by,
     is_pod_of,
+    seconds_since,
 )
 from batchgrowth_operator.seen.problems import seconds_between_event_reads, unexplained
-from batchgrowth_operator.seen.report import foreign_policies, mark_of, needs_inquiry, news_of, text_of
+from batchgrowth_operator.seen.progress import foreign_policies, mark_of, needs_inquiry, news_of, text_of
 from batchgrowth_operator.seen.trainer_pods import has_ended
 
 RESYNC_SECONDS = 600
@@ -105,7 +106,7 @@ class Observer:
         memory.uid = uid
         stored = self.store.children(key)
         children = {ref: body for ref, body in stored.items() if ref.kind != "Pod" and is_owned_by(body, uid)}
-        parts = _parts(children.get(Ref("DaskCluster", names.cluster(key.name))), stored)
+        parts = _parts(children.get(Ref("DaskCluster", names.of(key.name).cluster)), stored)
         strangers = {
             ref: body for ref, body in stored.items() if ref.kind != "Pod" and ref not in children and ref not in parts
         }
@@ -144,7 +145,7 @@ class Observer:
 
     def left_cluster(self, key: Key) -> Object | None:
         """Return the DaskCluster of a job that is gone."""
-        found = self.store.child(key, Ref("DaskCluster", names.cluster(key.name)))
+        found = self.store.child(key, Ref("DaskCluster", names.of(key.name).cluster))
         owners = () if found is None else found["metadata"].get("ownerReferences") or ()
         return found if any(owner.get("kind") == KIND for owner in owners) else None
 
@@ -180,10 +181,10 @@ class Observer:
 
     def resync_seconds(self, key: Key) -> float:
         """Return the longest time until the job's next pass."""
-        if Ref("DaskCluster", names.cluster(key.name)) not in self.store.refs(key):
+        if Ref("DaskCluster", names.of(key.name).cluster) not in self.store.refs(key):
             return RESYNC_SECONDS
         # The Secrets are read less often while every desired worker is ready, and no pod waits for its volumes.
-        workers = self.store.child(key, Ref("Deployment", names.workers(key.name))) or {}
+        workers = self.store.child(key, Ref("Deployment", names.of(key.name).workers)) or {}
         desired = (workers.get("spec") or {}).get("replicas", 0)
         ready = (workers.get("status") or {}).get("readyReplicas", 0)
         if not 0 < desired <= ready:
@@ -286,9 +287,9 @@ def _parts(cluster: Object | None, stored: Mapping[Ref, Object]) -> Mapping[Ref,
 
 
 def _report_ref(key: Key) -> Ref:
-    return Ref("ConfigMap", names.progress(key.name))
+    return Ref("ConfigMap", names.of(key.name).progress)
 
 
 def _secrets(key: Key) -> tuple[Ref, Ref]:
     """Return the authority's Secret and the Secret that pods mount."""
-    return Ref("Secret", names.authority(key.name)), Ref("Secret", names.tls(key.name))
+    return Ref("Secret", names.of(key.name).authority), Ref("Secret", names.of(key.name).tls)

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from functools import lru_cache
 from typing import Any
 
 from batchgrowth import names
@@ -10,11 +11,13 @@ from batchgrowth.spec import API_VERSION, KIND
 from batchgrowth.spec.pods import OF_PODS
 
 from batchgrowth_operator.children.drift import digest, is_smaller
-from batchgrowth_operator.children.pods import METRICS_PORT
-from batchgrowth_operator.seen.observed import CLAIM, Manifest, TlsSecrets
+from batchgrowth_operator.seen.observed import CLAIM, Manifest, Ref, TlsSecrets
+from batchgrowth_operator.seen.progress import stored, undecided
 from batchgrowth_operator.seen.situation import Situation
-from batchgrowth_operator.seen.storage import class_of, size_of
+from batchgrowth_operator.seen.trainer_pods import class_of, size_of
 
+METRICS_PORT = 9090
+"""The trainer's port; the network policy admits those that read metrics there."""
 DNS_PORT = 53
 RBAC = "rbac.authorization.k8s.io"
 
@@ -44,6 +47,7 @@ def owned(s: Situation, role: str, manifest: Manifest, inputs: Any = None) -> Ma
     annotations = metadata.pop("annotations", None)
     if annotations:
         metadata["annotations"] = annotations
+    # Last, because the digest covers all that was set before; the inputs have a digest of their own.
     metadata["annotations"] = {**(annotations or {}), names.MANIFEST: digest(manifest)}
     if inputs is not None:
         metadata["annotations"][names.INPUTS] = digest(inputs)
@@ -55,30 +59,28 @@ def plan_config_map(s: Situation) -> Manifest:
 
     Decisions of a measured growth do not change it: a trainer that starts compares it with its own plan of the spec.
     """
-    spec = {name: part for name, part in s.stored.short.items() if name not in OF_PODS}
-    volume = s.spec.checkpoint.volume
-    if volume is not None and volume.size is not None:  # an older trainer does not know `volume.size`
-        spec |= {"checkpoint": spec["checkpoint"] | {"volume": {"claimName": names.checkpoints(s.seen.name)}}}
-    job = {
-        "apiVersion": s.seen.job["apiVersion"],
-        "kind": s.seen.job["kind"],
-        "metadata": {
-            "name": s.seen.name,
-            "namespace": s.seen.namespace,
-            "annotations": {VERSION_ANNOTATION: VERSION},
-        },
-        "spec": spec,
-    }
+    job, plan = _job_and_plan(s.text)
     manifest = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": names.plan(s.seen.name)},
-        "data": {
-            names.JOB_KEY: stored_text(job),
-            names.PLAN_KEY: json.dumps(s.undecided.to_json(), sort_keys=True),
-        },
+        "metadata": {"name": s.seen.names.plan},
+        "data": {names.JOB_KEY: job, names.PLAN_KEY: plan},
     }
     return owned(s, "plan", manifest)
+
+
+@lru_cache(maxsize=2048)  # only an edit of the spec changes them
+def _job_and_plan(text: str) -> tuple[str, str]:
+    """Return the job and its plan as the trainer reads them."""
+    job = json.loads(text)
+    known = stored(text)
+    spec = {name: part for name, part in known.short.items() if name not in OF_PODS}
+    volume = known.job.spec.checkpoint.volume
+    if volume is not None and volume.size is not None:  # an older trainer does not know `volume.size`
+        claim = names.of(job["metadata"]["name"]).checkpoints
+        spec |= {"checkpoint": spec["checkpoint"] | {"volume": {"claimName": claim}}}
+    job["metadata"]["annotations"] = {VERSION_ANNOTATION: VERSION}
+    return stored_text({**job, "spec": spec}), json.dumps(undecided(text).to_json(), sort_keys=True)
 
 
 def progress_config_map(s: Situation) -> Manifest:
@@ -99,7 +101,7 @@ def progress_config_map(s: Situation) -> Manifest:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
-            "name": names.progress(s.seen.name),
+            "name": s.seen.names.progress,
             "annotations": {names.LAST_START: str(last)} if last or s.is_report_awaited else {},
         },
     }
@@ -108,7 +110,7 @@ def progress_config_map(s: Situation) -> Manifest:
 
 def secrets(s: Situation, content: TlsSecrets) -> list[Manifest]:
     """Return the Secrets that must change: with the authority's key, and with the certificates that pods mount."""
-    pem = {names.authority(s.seen.name): content.authority, names.tls(s.seen.name): content.tls}
+    pem = {s.seen.names.authority: content.authority, s.seen.names.tls: content.tls}
     return [
         owned(
             s,
@@ -132,7 +134,7 @@ def checkpoint_claim(s: Situation) -> Manifest:
     A claim that exists keeps its class and never shrinks: the API server would refuse either change. Only the trainer
     mounts it, so one node at a time is enough.
     """
-    found = s.seen.child(CLAIM, s.storage.claim)
+    found = s.seen.children.get(Ref(CLAIM, s.storage.claim))
     size = s.storage.size
     if found is not None and is_smaller(size, size_of(found)):
         size = size_of(found)
@@ -147,46 +149,38 @@ def checkpoint_claim(s: Situation) -> Manifest:
     return owned(s, "checkpoints", manifest)
 
 
-def service_account(s: Situation) -> Manifest:
-    """Return the account that the trainer runs as."""
-    manifest = {
+def trainer_account(s: Situation) -> list[Manifest]:
+    """Return the account that the trainer runs as, its one permission, and what binds the two.
+
+    The permission is to get and patch the progress ConfigMap.
+    """
+    account = {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": {"name": names.trainer(s.seen.name)},
+        "metadata": {"name": s.seen.names.trainer},
         "automountServiceAccountToken": False,
     }
-    return owned(s, "trainer", manifest)
-
-
-def progress_role(s: Situation) -> Manifest:
-    """Return the trainer's one permission: to get and patch the progress ConfigMap."""
     rule = {
         "apiGroups": [""],
         "resources": ["configmaps"],
-        "resourceNames": [names.progress(s.seen.name)],
+        "resourceNames": [s.seen.names.progress],
         "verbs": ["get", "patch"],
     }
-    manifest = {
+    role = {
         "apiVersion": f"{RBAC}/v1",
         "kind": "Role",
-        "metadata": {"name": names.progress_role(s.seen.name)},
+        "metadata": {"name": s.seen.names.progress},
         "rules": [rule],
     }
-    return owned(s, "progress", manifest)
-
-
-def progress_role_binding(s: Situation) -> Manifest:
-    """Return the binding of that permission to the trainer's account."""
-    role = names.progress_role(s.seen.name)
-    account = names.trainer(s.seen.name)
-    manifest = {
+    subject = {"kind": "ServiceAccount", "name": s.seen.names.trainer, "namespace": s.seen.namespace}
+    binding = {
         "apiVersion": f"{RBAC}/v1",
         "kind": "RoleBinding",
-        "metadata": {"name": role},
-        "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": role},
-        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": s.seen.namespace}],
+        "metadata": {"name": s.seen.names.progress},
+        "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": s.seen.names.progress},
+        "subjects": [subject],
     }
-    return owned(s, "progress", manifest)
+    return [owned(s, "trainer", account), owned(s, "progress", role), owned(s, "progress", binding)]
 
 
 def network_policy(s: Situation) -> Manifest:
@@ -211,7 +205,7 @@ def network_policy(s: Situation) -> Manifest:
     manifest = {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": {"name": names.network_policy(s.seen.name)},
+        "metadata": {"name": s.seen.names.network_policy},
         "spec": spec,
     }
     return owned(s, "guard", manifest)

@@ -16,40 +16,46 @@ from batchgrowth_operator.children.config import owned
 from batchgrowth_operator.children.drift import digest
 from batchgrowth_operator.children.pods import (
     DASHBOARD_PORT,
+    DASK_ENVIRONMENT,
     HEALTH_PORT,
     MOUNTS,
     SCHEDULER_PORT,
     SHARED_MEMORY,
     SHARED_MEMORY_MOUNT,
     container,
-    dask_environment,
     environment,
     files_volume,
     image_inputs,
     image_origin,
     less_requested,
     liveness_probe,
-    own_parts,
     pod_spec,
     readiness_probe,
     scheduler_address,
     shared_inputs,
     shared_parts,
+    user_parts,
     with_own_parts,
     with_shared_parts,
 )
-from batchgrowth_operator.seen.clock import Clock, is_timestamp, seconds_since, seconds_until, timestamp, timestamp_ms
 from batchgrowth_operator.seen.observed import (
     WORKER,
+    Clock,
     Manifest,
     Object,
     Observed,
     Ref,
     annotations_of,
+    condition_of,
     finalizers_of,
     is_terminating,
+    is_timestamp,
+    seconds_since,
+    seconds_until,
+    timestamp,
+    timestamp_ms,
 )
-from batchgrowth_operator.seen.problems import replica_failure
+from batchgrowth_operator.seen.problems import REPLICA_FAILURE
 from batchgrowth_operator.seen.situation import Situation
 
 GRACE_SECONDS = 60
@@ -73,7 +79,7 @@ def worker_template(s: Situation) -> dict[str, Any]:
         s,
         CONTAINER,
         command,
-        env=[pod_name, *environment(**worker_environment(s.spec.workers.threads)), *dask_environment()],
+        env=[pod_name, *environment(**worker_environment(s.spec.workers.threads)), *DASK_ENVIRONMENT],
         ports=[{"name": "health", "containerPort": HEALTH_PORT}],
         livenessProbe=liveness_probe("/health", "health"),  # Dask's event loop answers, not the thread that trains
         readinessProbe=readiness_probe("health"),
@@ -95,7 +101,7 @@ def worker_template(s: Situation) -> dict[str, Any]:
     if s.spec.service_account_name:
         pod["serviceAccountName"] = s.spec.service_account_name
     ours = with_shared_parts(s, {"metadata": {"labels": names.labels(s.seen.name, WORKER)}, "spec": pod})
-    ours |= {"spec": with_own_parts(own_parts(s.spec), ours["spec"])}
+    ours |= {"spec": with_own_parts(user_parts(s.text).own, ours["spec"])}
     template: dict[str, Any] = merged(ours, given)
     return template
 
@@ -107,7 +113,7 @@ def worker_deployment(s: Situation, template: dict[str, Any], replicas: int) -> 
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {
-            "name": names.workers(s.seen.name),
+            "name": s.seen.names.workers,
             "annotations": image_origin(s) | ({names.RETRIED: nudge} if nudge else {}),
         },
         "spec": {
@@ -126,11 +132,12 @@ def last_nudge(deployment: Object | None, clock: Clock) -> str | None:
     Kubernetes' back-off grows to a quarter of an hour, so it notices late that a quota was raised. A changed
     annotation of the Deployment makes it retry at once.
     """
-    failure = replica_failure(deployment)
+    failure = condition_of(deployment, REPLICA_FAILURE, "True")
     if failure is None:
         return None
     clock.wake_in(NUDGE_SECONDS - clock.now.timestamp() % NUDGE_SECONDS)
     since = datetime.fromisoformat(str(failure.get("lastTransitionTime") or timestamp(clock.now)))
+    # Multiples of the clock's time, so that every pass, and every operator, computes the same nudge.
     window = int(clock.now.timestamp() // NUDGE_SECONDS)
     if window <= int(since.timestamp() // NUDGE_SECONDS):
         return None
@@ -165,7 +172,7 @@ def dask_cluster(s: Situation) -> Manifest:
         s,
         "scheduler",
         ["dask", "scheduler", "--protocol", "tls", *ports, *RELOADS],
-        env=dask_environment(),
+        env=[*DASK_ENVIRONMENT],
         ports=[{"name": COMM, "containerPort": SCHEDULER_PORT}, {"name": HTTP, "containerPort": DASHBOARD_PORT}],
         # Not the TLS port: the scheduler would log a failed handshake every second.
         livenessProbe=liveness_probe("/health", HTTP),
@@ -181,7 +188,7 @@ def dask_cluster(s: Situation) -> Manifest:
         template = with_shared_parts(s, {"metadata": metadata, "spec": pod})
     service = {
         "type": "ClusterIP",
-        "selector": {"dask.org/cluster-name": names.cluster(s.seen.name), "dask.org/component": "scheduler"},
+        "selector": {"dask.org/cluster-name": s.seen.names.cluster, "dask.org/component": "scheduler"},
         "ports": [
             {"name": COMM, "protocol": "TCP", "port": SCHEDULER_PORT, "targetPort": COMM},
             {"name": HTTP, "protocol": "TCP", "port": DASHBOARD_PORT, "targetPort": HTTP},
@@ -192,7 +199,7 @@ def dask_cluster(s: Situation) -> Manifest:
         "apiVersion": DASK,
         "kind": "DaskCluster",
         "metadata": {
-            "name": names.cluster(s.seen.name),
+            "name": s.seen.names.cluster,
             "annotations": {names.PARTS_MISSING: missing.since} if missing else {},
         },
         "spec": {
@@ -243,7 +250,7 @@ def missing_parts(seen: Observed, clock: Clock) -> MissingParts | None:
         # which leaves a status of null, and that the schema of a DaskCluster refuses.
         return MissingParts(known, are_requested=True)
 
-    has_service = Ref("Service", names.scheduler(seen.name)) in seen.parts
+    has_service = Ref("Service", seen.names.scheduler) in seen.parts
     if phase not in ("Pending", "Running") or (seen.scheduler is not None and has_service):
         return None
 
@@ -259,20 +266,21 @@ def missing_parts(seen: Observed, clock: Clock) -> MissingParts | None:
     return MissingParts(known or timestamp_ms(clock.now), are_requested=False)
 
 
-def nudged_scheduler(seen: Observed, clock: Clock) -> Manifest | None:
-    """Return a manifest that makes Kubernetes retry the scheduler's refused pod; None if no retry is due.
+def nudged_scheduler(seen: Observed, clock: Clock) -> list[Manifest]:
+    """Return a manifest that makes Kubernetes retry the scheduler's refused pod; no manifest if no retry is due.
 
     It sets one annotation and nothing else, since the Dask operator owns the rest of that Deployment.
     """
     nudge = last_nudge(seen.scheduler, clock)
     if seen.scheduler is None or nudge is None or annotations_of(seen.scheduler).get(names.RETRIED) == nudge:
-        return None
-    return {
+        return []
+    manifest: Manifest = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {
-            "name": names.scheduler(seen.name),
+            "name": seen.names.scheduler,
             "namespace": seen.namespace,
             "annotations": {names.RETRIED: nudge},
         },
     }
+    return [manifest]

@@ -1,29 +1,32 @@
-"""Parts that the pods of trainer, workers and scheduler share: image, TLS, security, probes, volumes, environment.
+"""The trainer's Job, and the parts that the pods of trainer, workers and scheduler share: image, TLS, security, probes,
+volumes, environment.
 
 `with_own_parts` adds what the spec says of each role's pods, such as their resources.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from batchgrowth import names
 from batchgrowth.contract.environment import DASK, HASH_SEED
+from batchgrowth.errors import ClusterError, Interrupted
 from batchgrowth.manifest.pod_limits import IDENTITY, RESTRICTED_CONTAINER, RESTRICTED_POD
-from batchgrowth.spec import JobSpec
 from batchgrowth.spec.all_pods import overlay_of, plain_pods
 from batchgrowth.spec.pods import SOURCE_FOLDER, SOURCE_VOLUME, merged, plain
 
+from batchgrowth_operator.children.config import METRICS_PORT, owned
 from batchgrowth_operator.children.drift import digest
-from batchgrowth_operator.seen.observed import Manifest, Object, annotations_of, mounted_claims
-from batchgrowth_operator.seen.situation import Situation
-from batchgrowth_operator.seen.storage import store_of
+from batchgrowth_operator.seen.observed import TRAINER, Manifest
+from batchgrowth_operator.seen.progress import stored
+from batchgrowth_operator.seen.situation import REASONS, Situation, restarts_before
+from batchgrowth_operator.seen.trainer_pods import CA_FOLDER, CA_VARIABLE, STORE_VARIABLE, VOLUME
 
 READ_BY_GROUP = 0o440
 FILES = "/etc/batchgrowth"
 SCHEDULER_PORT = 8786
 DASHBOARD_PORT = 8787
 HEALTH_PORT = 8788
-METRICS_PORT = 9090
 
 NAME_OF_USER = {"name": "USER", "value": "batchgrowth"}
 """A platform's user has no name, which Python's `getpass` and the folders of torch's caches look for."""
@@ -37,76 +40,25 @@ MOUNTS = [
 ]
 
 
-def image(s: Situation) -> str:
-    """Return spec.image, or else the job's default image."""
-    return _default_image(s) if s.spec.image is None else s.spec.image
-
-
 def image_origin(s: Situation) -> dict[str, str]:
     """Return the annotation of a child whose image is spec.image; without one, its image is the job's default."""
-    return {} if s.spec.image is None else {names.DEFAULT_IMAGE: _default_image(s)}
-
-
-def _default_image(s: Situation) -> str:
-    """Return the image of a job without spec.image: the one with which training began, so that an upgrade of the
-    operator does not change it midway.
-    """
-    child = s.seen.trainer or s.seen.workers
-    has_begun = s.update or s.previous.history
-    if not has_begun or child is None:
-        return s.defaults.image
-    known = annotations_of(child).get(names.DEFAULT_IMAGE)
-    if known:
-        return known
-    found = str(child["spec"]["template"]["spec"]["containers"][0]["image"])
-    # An earlier operator made the child and did not note what its image replaced.
-    return s.defaults.image if found == s.spec.image else found
+    return {} if s.spec.image is None else {names.DEFAULT_IMAGE: s.default_image}
 
 
 def image_inputs(s: Situation) -> dict[str, Any]:
     """Return the image settings whose change recreates pods."""
     return {
-        "image": image(s),
+        "image": s.image,
         "policy": s.spec.image_pull_policy,
         "secrets": [secret.name for secret in s.spec.image_pull_secrets],
     }
-
-
-def has_other_inputs(found: Object, manifest: Manifest) -> bool:
-    """Return whether a DaskCluster or trainer's Job was made from outdated inputs and must be recreated.
-
-    Both its annotation and its pods must say so, because others may edit the annotation and webhooks may rewrite
-    the pods. Children of other kinds have no inputs and are changed in place.
-    """
-    desired: str | None = manifest["metadata"]["annotations"].get(names.INPUTS)
-    if desired is None or annotations_of(found).get(names.INPUTS, desired) == desired:
-        return False
-    spec = found["spec"]
-    template = spec.get("template") or spec["scheduler"]
-    # The pod template names the digest if users added parts to the pod.
-    told = annotations_of(template).get(names.INPUTS) if "metadata" in template else None
-    if told:
-        return told != desired
-    pod = template["spec"]
-    [first, *_] = pod.get("containers") or [{}]
-    inputs = {
-        "image": first.get("image"),
-        "policy": first.get("imagePullPolicy"),
-        "secrets": [secret["name"] for secret in pod.get("imagePullSecrets") or ()],
-    }
-    if "template" in spec:
-        inputs["claim"] = next(iter(mounted_claims(found)), None)
-        store = store_of(first)
-        if store:
-            inputs["store"] = store
-    return digest(inputs) != desired
 
 
 def container(s: Situation, name: str, command: list[str], **parts: Any) -> dict[str, Any]:
     """Return a container that meets the profile `restricted`."""
     return {
         "name": name,
-        "image": image(s),
+        "image": s.image,
         "imagePullPolicy": s.spec.image_pull_policy,
         "command": command,
         "securityContext": RESTRICTED_CONTAINER,
@@ -135,15 +87,41 @@ def pod_spec(
     return pod
 
 
+class UserParts(NamedTuple):
+    """What the spec adds to pods, as a manifest spells it."""
+
+    pods: dict[str, Any]
+    """To the pods of scheduler, trainer and workers: spec.pods."""
+    own: dict[str, Any]
+    """To those of trainer and workers, by field."""
+
+
+@lru_cache(maxsize=2048)  # only an edit of the spec changes them
+def user_parts(text: str) -> UserParts:
+    """Return what the spec of the job with this text adds to pods. The caller must not change it."""
+    spec = stored(text).job.spec
+    own: dict[str, Any] = {
+        "volumes": plain(spec.volumes),
+        "volumeMounts": plain(spec.volume_mounts),
+        "env": plain(spec.env),
+        "envFrom": plain(spec.env_from),
+    }
+    if spec.resources is not None:
+        [own["resources"]] = plain([spec.resources])
+    if spec.workload.source is not None:
+        [own["source"]] = plain([spec.workload.source])
+    return UserParts(plain_pods(spec.pods), {name: part for name, part in own.items() if part})
+
+
 def shared_inputs(s: Situation) -> dict[str, Any]:
     """Return the job's own spec.pods, whose change recreates pods; another default of the chart recreates none."""
-    given = plain_pods(s.spec.pods)
+    given = user_parts(s.text).pods
     return {"pods": given} if given else {}
 
 
 def shared_parts(s: Situation) -> dict[str, Any]:
     """Return what all pods of the job have in common: spec.pods over the chart's defaults."""
-    parts: dict[str, Any] = merged(s.defaults.job_pods, plain_pods(s.spec.pods))
+    parts: dict[str, Any] = merged(s.defaults.job_pods, user_parts(s.text).pods)
     return parts
 
 
@@ -183,7 +161,7 @@ def files_volume(s: Situation, *, with_plan: bool, more: Sequence[dict[str, Any]
     sources.
     """
     certificates = {
-        "name": names.tls(s.seen.name),
+        "name": s.seen.names.tls,
         "items": [
             {"key": "ca.crt", "path": "tls/ca.crt"},
             {"key": "tls.crt", "path": "tls/tls.crt"},
@@ -191,7 +169,7 @@ def files_volume(s: Situation, *, with_plan: bool, more: Sequence[dict[str, Any]
         ],
     }
     plan = {
-        "name": names.plan(s.seen.name),
+        "name": s.seen.names.plan,
         "items": [
             {"key": names.JOB_KEY, "path": names.JOB_KEY},
             {"key": names.PLAN_KEY, "path": names.PLAN_KEY},
@@ -209,47 +187,28 @@ def environment(**values: str) -> list[dict[str, Any]]:
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
-def dask_environment() -> list[dict[str, Any]]:
-    """Return environment variables: a writable HOME, the order of sets, TLS as the only protocol of Dask in every role,
-    and Dask's other settings.
+_ROLES = ("SCHEDULER", "WORKER", "CLIENT")
+DASK_ENVIRONMENT = environment(
+    HOME="/tmp",  # noqa: S108
+    PYTHONHASHSEED=HASH_SEED,
+    DASK_DISTRIBUTED__COMM__DEFAULT_SCHEME="tls",
+    DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION="true",
+    DASK_DISTRIBUTED__COMM__TLS__CA_FILE=f"{FILES}/tls/ca.crt",
+    **{f"DASK_{key.upper().replace('.', '__').replace('-', '_')}": str(value) for key, value in DASK.items()},
+    **{f"DASK_DISTRIBUTED__COMM__TLS__{role}__CERT": f"{FILES}/tls/tls.crt" for role in _ROLES},
+    **{f"DASK_DISTRIBUTED__COMM__TLS__{role}__KEY": f"{FILES}/tls/tls.key" for role in _ROLES},
+)
+"""The environment variables of every pod: a writable HOME, the order of sets, TLS as the only protocol of Dask in every
+role, and Dask's other settings.
 
-    HOME is a path inside the container. A proxy in the environment needs no setting: Dask connects without HTTP, and
-    the trainer's requests to the API server go around it (the trainer's sinks/report.py).
-    """
-    roles = ("SCHEDULER", "WORKER", "CLIENT")
-    certificates = {f"DASK_DISTRIBUTED__COMM__TLS__{role}__CERT": f"{FILES}/tls/tls.crt" for role in roles}
-    keys = {f"DASK_DISTRIBUTED__COMM__TLS__{role}__KEY": f"{FILES}/tls/tls.key" for role in roles}
-    settings = {f"DASK_{key.upper().replace('.', '__').replace('-', '_')}": str(value) for key, value in DASK.items()}
-    return environment(
-        HOME="/tmp",  # noqa: S108
-        PYTHONHASHSEED=HASH_SEED,
-        DASK_DISTRIBUTED__COMM__DEFAULT_SCHEME="tls",
-        DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION="true",
-        DASK_DISTRIBUTED__COMM__TLS__CA_FILE=f"{FILES}/tls/ca.crt",
-        **settings,
-        **certificates,
-        **keys,
-    )
+HOME is a path inside the container. A proxy in the environment needs no setting: Dask connects without HTTP, and the
+trainer's requests to the API server go around it (the trainer's sinks/report.py).
+"""
 
 
 def scheduler_address(s: Situation) -> str:
     """Return the address of the job's Dask scheduler."""
-    return f"tls://{names.scheduler(s.seen.name)}.{s.seen.namespace}.svc:{SCHEDULER_PORT}"
-
-
-def own_parts(spec: JobSpec) -> dict[str, Any]:
-    """Return, by field, the parts that the spec adds to the pods of trainer and workers."""
-    parts: dict[str, Any] = {
-        "volumes": plain(spec.volumes),
-        "volumeMounts": plain(spec.volume_mounts),
-        "env": plain(spec.env),
-        "envFrom": plain(spec.env_from),
-    }
-    if spec.resources is not None:
-        [parts["resources"]] = plain([spec.resources])
-    if spec.workload.source is not None:
-        [parts["source"]] = plain([spec.workload.source])
-    return {name: part for name, part in parts.items() if part}
+    return f"tls://{s.seen.names.scheduler}.{s.seen.namespace}.svc:{SCHEDULER_PORT}"
 
 
 def with_own_parts(parts: Mapping[str, Any], pod: dict[str, Any]) -> dict[str, Any]:
@@ -283,3 +242,113 @@ def less_requested(container: dict[str, Any], resources: Mapping[str, Any]) -> d
     limited = resources.get("limits") or {}
     requests = {name: amount for name, amount in container["resources"]["requests"].items() if name not in limited}
     return container | {"resources": container["resources"] | {"requests": requests}}
+
+
+# The Job whose pod drives the training.
+
+CHECKPOINTS = "/checkpoints"
+DEFAULT_CA_FOLDER = f"{FILES}/default-ca"
+GRACE_SECONDS = 120
+"""Time for the trainer to write a checkpoint after SIGTERM."""
+
+
+def trainer_job(s: Situation, *, suspend: bool) -> Manifest:
+    """Return the trainer's Job. It restarts a lost trainer, but no trainer whose error would recur.
+
+    A Job's pod template is immutable, so an existing Job keeps its own; changed inputs recreate the Job.
+    """
+    existing = s.seen.trainer
+    before = s.previous.restarts if existing is None else restarts_before(existing)
+    kept = s.spec.checkpoint
+    own = user_parts(s.text).own
+    inputs = image_inputs(s) | {"claim": s.storage.claim or None} | shared_inputs(s)
+    if kept.uri and s.storage.is_kept:  # absent without a store, so that an upgrade of the operator restarts no trainer
+        inputs["store"] = [kept.uri, kept.secret_name, *filter(None, [kept.ca_config_map])]
+    if own:
+        inputs["own"] = own
+
+    # The pod: its container, volumes and metadata, below what the spec adds to all pods.
+    variables = environment(
+        BATCHGROWTH_NAMESPACE=s.seen.namespace,
+        BATCHGROWTH_PROGRESS_CONFIGMAP=s.seen.names.progress,
+        BATCHGROWTH_SCHEDULER=scheduler_address(s),
+    )
+    files: list[dict[str, Any]] = []
+    if kept.uri:
+        variables += environment(**{STORE_VARIABLE: kept.uri})
+        ca = kept.ca_config_map or s.defaults.ca_config_map
+        if ca:
+            # An administrator's is no input, because a change of it must restart no trainer.
+            path = f"{CA_FOLDER}/{ca}.crt" if kept.ca_config_map else f"{DEFAULT_CA_FOLDER}/{ca}.crt"
+            variables += environment(**{CA_VARIABLE: path})
+            items = [{"key": "ca.crt", "path": path.removeprefix(f"{FILES}/")}]
+            files.append({"configMap": {"name": ca, "items": items}})
+    trainer = container(
+        s,
+        TRAINER,
+        ["python", "-m", "batchgrowth_trainer"],
+        env=[*variables, *DASK_ENVIRONMENT],
+        ports=[{"name": "metrics", "containerPort": METRICS_PORT}],
+        livenessProbe=liveness_probe("/livez", "metrics"),
+        resources={"requests": {"cpu": "100m", "memory": "512Mi"}},
+        volumeMounts=[*MOUNTS, {"name": VOLUME, "mountPath": CHECKPOINTS}],
+    )
+    if kept.secret_name:
+        trainer["envFrom"] = [{"secretRef": {"name": kept.secret_name}}]
+    checkpoints: dict[str, Any] = {"name": VOLUME, "emptyDir": {}}
+    if s.storage.claim:
+        checkpoints = {"name": VOLUME, "persistentVolumeClaim": {"claimName": s.storage.claim}}
+    pod = pod_spec(
+        s,
+        [trainer],
+        [files_volume(s, with_plan=True, more=files), checkpoints],
+        restartPolicy="Never",
+        serviceAccountName=s.seen.names.trainer,
+        automountServiceAccountToken=True,
+        terminationGracePeriodSeconds=GRACE_SECONDS,
+    )
+    annotations = {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": str(METRICS_PORT),
+        names.EPOCHS: str(s.spec.epochs),  # `epochs_of` reads it
+    }
+    if own or shared_parts(s):  # the API server fills in defaults there, so the pods no longer show what was given
+        annotations[names.INPUTS] = digest(inputs)
+    template = {"metadata": {"labels": names.labels(s.seen.name, TRAINER), "annotations": annotations}, "spec": pod}
+    template = with_shared_parts(s, template)
+    template |= {"spec": with_own_parts(own, template["spec"])}
+
+    ends = {"containerName": TRAINER, "operator": "In"}
+    retried = sorted((ClusterError.exit_code, Interrupted.exit_code))
+    manifest: Manifest = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": s.seen.names.trainer,
+            "annotations": image_origin(s) | ({names.RESTARTS_BEFORE: str(before)} if before else {}),
+        },
+        "spec": {
+            "suspend": suspend,
+            # Kubernetes enforces the limit of restarts; seen/situation.py reads that it was reached.
+            "backoffLimit": max(0, s.spec.restarts.limit - before),
+            "completions": 1,
+            "parallelism": 1,
+            "podReplacementPolicy": "Failed",
+            "podFailurePolicy": {
+                "rules": [
+                    # Errors that would recur fail the Job.
+                    {"action": "FailJob", "onExitCodes": ends | {"values": sorted(REASONS)}},
+                    # Those that are worth a retry do not count as failures: `job_outcome` bounds them.
+                    {"action": "Ignore", "onExitCodes": ends | {"values": retried}},
+                    # Nor do evicted pods.
+                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                ]
+            },
+            "template": template,
+        },
+    }
+    manifest = owned(s, TRAINER, manifest, inputs)
+    if existing is not None:
+        # After `owned`, so that the digest is of the template that a new Job would have.
+        manifest["spec"]["template"] = existing["spec"]["template"]
+    return manifest

@@ -8,26 +8,31 @@ from typing import NamedTuple
 
 from batchgrowth.contract.progress import Progress
 
-from batchgrowth_operator.children.drift import is_smaller
-from batchgrowth_operator.job.contested import DELETED, SUSPENDED, Contention, suspender
+from batchgrowth_operator.children.drift import DELETED, SUSPENDED, Contention, is_smaller, suspender
 from batchgrowth_operator.job.workforce import Workforce
-from batchgrowth_operator.seen.clock import timestamp
 from batchgrowth_operator.seen.observed import (
     CLAIM,
     LONGEST_MESSAGE,
     TRAINER,
     Object,
+    Ref,
     condition,
     condition_of,
     is_owned_by,
+    timestamp,
     truncated,
 )
-from batchgrowth_operator.seen.outcome import last_exit, num_retries
-from batchgrowth_operator.seen.problems import trainer_problem, unanswering
-from batchgrowth_operator.seen.report import SILENT_AFTER_SECONDS, findings, is_silent, late_after_seconds, waits_long
-from batchgrowth_operator.seen.situation import Mode, Situation
-from batchgrowth_operator.seen.storage import class_of, size_of
-from batchgrowth_operator.seen.trainer_pods import is_between_pods, is_cut_off, is_replaceable, unreachable_pods
+from batchgrowth_operator.seen.problems import held_back, trainer_problem, unanswering
+from batchgrowth_operator.seen.progress import SILENT_AFTER_SECONDS, findings, is_silent, late_after_seconds, waits_long
+from batchgrowth_operator.seen.situation import Mode, Situation, last_exit, num_retries
+from batchgrowth_operator.seen.trainer_pods import (
+    class_of,
+    is_between_pods,
+    is_cut_off,
+    is_replaceable,
+    size_of,
+    unreachable_pods,
+)
 
 DEGRADED_AFTER_SECONDS = 10
 """Least time that workers are missing before a job counts as degraded."""
@@ -88,7 +93,13 @@ def accepted(s: Situation, w: Workforce) -> Verdict:
     """Say whether the job is accepted: a job with a plan is, unless its pods exceed the limits."""
     if w.refused is not None:
         return Verdict("False", PODS_NOT_ALLOWED, truncated(str(w.refused)))
-    remarks = _plan_remark(s) + _storage_remark(s)
+    remarks = ""
+    if s.remarks:  # the first one only: `batchgrowth check` tells all of them
+        also = ""
+        if len(s.remarks) > 1:
+            also = f" `batchgrowth check` has {counted(len(s.remarks) - 1, 'more note')}."
+        remarks = f" Note: {s.remarks[0]}.{also}"
+    remarks += _storage_remark(s)
     if s.stored.unknown:
         unknown = ", ".join(s.stored.unknown)
         remarks = f"{remarks} This version of the operator ignores what it does not know: {unknown}."[:768]
@@ -97,17 +108,6 @@ def accepted(s: Situation, w: Workforce) -> Verdict:
         return Verdict("True", "PlanMade", f"{batch}; at most {counted(s.undecided.updates, 'update')}.{remarks}")
     plan = f"The plan has {counted(len(s.undecided.stages), 'stage')} and {counted(s.undecided.updates, 'update')}."
     return Verdict("True", "PlanMade", f"{plan}{remarks}")
-
-
-def _plan_remark(s: Situation) -> str:
-    """Return a sentence, after a space, about what the plan cannot give; `batchgrowth check` tells all of it."""
-    if not s.remarks:
-        return ""
-    first = s.remarks[0]
-    also = ""
-    if len(s.remarks) > 1:
-        also = f" `batchgrowth check` has {counted(len(s.remarks) - 1, 'more note')}."
-    return f" Note: {first}.{also}"
 
 
 def _storage_remark(s: Situation) -> str:
@@ -120,7 +120,7 @@ def _storage_remark(s: Situation) -> str:
     if storage.is_default:
         claim = f"the claim {storage.claim} of {storage.size}, which is deleted with the job"
         return f" spec.checkpoint names no place for checkpoints, so they are kept in {claim}."
-    found = s.seen.child(CLAIM, storage.claim)
+    found = s.seen.children.get(Ref(CLAIM, storage.claim))
     text = ""
     if storage.size and is_smaller(storage.size, size_of(found)):
         text += f" The claim {storage.claim} keeps its {size_of(found)}, since claims do not shrink."
@@ -131,8 +131,9 @@ def _storage_remark(s: Situation) -> str:
 
 def cluster_ready(s: Situation, w: Workforce) -> Verdict:
     """Say whether the scheduler is ready and the stage's workers have joined, or the problem that prevents it."""
-    if s.held_back is not None:
-        return Verdict("False", *s.held_back)
+    held = next(held_back(s.seen, s.clock), None)  # it counts although workers train: what the job asks for is not done
+    if held is not None:
+        return Verdict("False", *held)
     if s.mode is not Mode.ACTIVE:
         return Verdict("False", "Released", f"The job is {s.mode.value}.")
     if w.ready >= w.desired and s.seen.is_scheduler_ready:
@@ -275,18 +276,14 @@ def stalled(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
         limit = late_after_seconds(pace, STALLED_AFTER_SECONDS)
         if s.clock.reached(s.report_age_seconds, limit):
             return Verdict("True", "NoProgress", f"No update was committed for {limit:.0f} s.")
-    elif _waits_for_its_first_update(s):
-        minutes = FIRST_UPDATE_SECONDS // 60
-        return Verdict("True", "NoProgress", f"The trainer has run for {minutes} minutes without an update.")
+    else:  # a trainer that has reported no update yet may take its time, from when it is ready
+        ready_since = None
+        for pod in s.seen.pods_of(TRAINER):
+            ready_since = (condition_of(pod, "Ready", "True") or {}).get("lastTransitionTime", ready_since)
+        if s.clock.passed(ready_since, FIRST_UPDATE_SECONDS):
+            minutes = FIRST_UPDATE_SECONDS // 60
+            return Verdict("True", "NoProgress", f"The trainer has run for {minutes} minutes without an update.")
     return Verdict("False", "ProgressSeen", "No update is overdue.")
-
-
-def _waits_for_its_first_update(s: Situation) -> bool:
-    """Return whether a trainer that has reported no update yet has been ready for FIRST_UPDATE_SECONDS."""
-    since = None
-    for pod in s.seen.pods_of(TRAINER):
-        since = (condition_of(pod, "Ready", "True") or {}).get("lastTransitionTime", since)
-    return s.clock.passed(since, FIRST_UPDATE_SECONDS)
 
 
 def suspended(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001

@@ -7,7 +7,6 @@ Level-triggered: nothing here asks what changed. After a pass has carried out it
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from batchgrowth import names
 from batchgrowth.errors import BatchGrowthError, PlanError, SpecError
 
 from batchgrowth_operator.children.config import (
@@ -15,30 +14,36 @@ from batchgrowth_operator.children.config import (
     network_policy,
     plan_config_map,
     progress_config_map,
-    progress_role,
-    progress_role_binding,
     secrets,
-    service_account,
+    trainer_account,
 )
 from batchgrowth_operator.children.dask_cluster import dask_cluster, nudged_scheduler, worker_deployment
-from batchgrowth_operator.children.drift import matches_manifest
-from batchgrowth_operator.children.pods import has_other_inputs
-from batchgrowth_operator.children.trainer import trainer_job
+from batchgrowth_operator.children.drift import contention, has_other_inputs, matches_manifest
+from batchgrowth_operator.children.pods import trainer_job
 from batchgrowth_operator.job.announcements import Event, events_between
-from batchgrowth_operator.job.contested import Contention, contention
 from batchgrowth_operator.job.status import is_progress_only, next_status, rejected_status, throttled
 from batchgrowth_operator.job.workforce import Workforce, workforce
-from batchgrowth_operator.seen.clock import Clock
-from batchgrowth_operator.seen.observed import Manifest, Observed, PutBack, Ref, is_terminating, ref_of, stored_status
-from batchgrowth_operator.seen.outcome import num_retries, trainer_outcome
-from batchgrowth_operator.seen.problems import seconds_between_event_reads, trainer_problem, unexplained
-from batchgrowth_operator.seen.refused_objects import is_namespace_dying
-from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, situate
+from batchgrowth_operator.seen.observed import (
+    Clock,
+    Manifest,
+    Observed,
+    PutBack,
+    Ref,
+    is_terminating,
+    ref_of,
+    stored_status,
+)
+from batchgrowth_operator.seen.problems import (
+    seconds_between_event_reads,
+    trainer_problem,
+    unexplained,
+)
+from batchgrowth_operator.seen.refused_objects import is_of_dying_namespace
+from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, num_retries, situate, trainer_outcome
 from batchgrowth_operator.seen.trainer_pods import (
     has_failed_by_nodes_alone,
     has_lost_trainer,
     is_between_pods,
-    lingering_pods,
     num_refused,
 )
 from batchgrowth_operator.settings import Defaults
@@ -107,15 +112,15 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
         return Writes(delete_job=True)
 
     # A child that cannot be changed to what is desired is deleted, and a later pass makes it again.
-    trainer = Ref("Job", names.trainer(seen.name))
+    trainer = Ref("Job", seen.names.trainer)
     is_trainer_lost = s.mode is Mode.ACTIVE and has_lost_trainer(seen, s.storage.is_kept, clock)
-    changed: list[Manifest] = []
+    changed: dict[Ref, Manifest] = {}
     recreated: dict[Ref, str] = {}
     for manifest in _wanted(s, w):
         ref = ref_of(manifest)
         found = seen.children.get(ref)
         if found is None:
-            changed.append(manifest)
+            changed[ref] = manifest
         elif ref == trainer and is_trainer_lost:  # one that is terminating, too: it would wait for its lost pod
             recreated[ref] = "its pod is on a lost node"
         elif is_terminating(found):
@@ -125,7 +130,7 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
         elif ref == trainer and (why := _why_another_trainer(s)):
             recreated[ref] = why
         elif not matches_manifest(found, manifest):
-            changed.append(manifest)
+            changed[ref] = manifest
 
     # A running trainer keeps its scheduler until it has stopped. A job that is over or suspended releases its cluster
     # (`cluster_policy` in seen/situation.py).
@@ -135,7 +140,12 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
 
     # What others change again and again is put back ever less often.
     fights = contention(seen, changed, clock)
-    apply = _without_held(seen, changed, fights, clock)
+    apply: list[Manifest] = []
+    # In a namespace that is being deleted they would be refused, or keep it: the Dask operator retries what it is asked
+    # for.
+    if not any(map(is_of_dying_namespace, seen.failures)):
+        apply = [manifest for ref, manifest in changed.items() if ref not in fights.held]
+        apply += nudged_scheduler(seen, clock)
 
     # The status tells of all this, so it comes after. Progress alone is written now and then.
     status = throttled(next_status(s, w, fights), s.previous, clock, defaults.report_seconds)
@@ -158,17 +168,6 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
         put_backs={ref: known for ref, known in fights.put_backs.items() if ref not in delete},
         is_progress_only=not (apply or delete) and is_progress_only(status, s.previous),
     )
-
-
-def _without_held(seen: Observed, changed: list[Manifest], fights: Contention, clock: Clock) -> list[Manifest]:
-    """Return the children to apply now, with the scheduler's retry; none in a namespace that is being deleted."""
-    if is_namespace_dying(seen):
-        return []  # they would be refused, or keep the namespace: the Dask operator retries what it is asked for
-    apply = [manifest for manifest in changed if ref_of(manifest) not in fights.held]
-    nudge = nudged_scheduler(seen, clock)
-    if nudge is not None:
-        apply.append(nudge)
-    return apply
 
 
 def _rejected(seen: Observed, error: BatchGrowthError) -> Writes:
@@ -202,9 +201,7 @@ def _wanted(s: Situation, w: Workforce) -> list[Manifest]:
         if s.seen.tls_secrets is not None:
             desired += secrets(s, s.seen.tls_secrets)
         desired.append(progress_config_map(s))
-        desired.append(service_account(s))
-        desired.append(progress_role(s))
-        desired.append(progress_role_binding(s))
+        desired += trainer_account(s)
         desired.append(network_policy(s))
     if s.mode is Mode.ACTIVE and s.storage.size:
         desired.append(checkpoint_claim(s))
@@ -215,8 +212,7 @@ def _wanted(s: Situation, w: Workforce) -> list[Manifest]:
         desired.append(worker_deployment(s, w.template, w.requested))
     if _is_trainer_wanted(s, cluster):
         # A suspended Job deletes its pods, and with them the containers that run on after the trainer.
-        lingers = bool(lingering_pods(s.seen, s.clock))
-        desired.append(trainer_job(s, suspend=s.mode is not Mode.ACTIVE or lingers))
+        desired.append(trainer_job(s, suspend=s.mode is not Mode.ACTIVE or bool(s.lingering)))
     return desired
 
 

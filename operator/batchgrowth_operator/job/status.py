@@ -1,13 +1,22 @@
-"""The next status, from a situation and the previous status, with the history of the stages."""
+"""The next status, from a situation and the previous status, with the history of the stages.
+
+Conditions that keep turning bad stay bad until they have been good for a while. Otherwise, a pod that keeps crashing or
+losing its readiness would cost endless status writes. The first turns are shown at once. The memory of turns is part of
+the status, so it survives the operator.
+"""
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from batchgrowth import names
-from batchgrowth.contract.progress import LONGEST_CAUSE, MOST_DIFFERING, TRAINER, Progress
+from batchgrowth.contract.progress import LONGEST_CAUSE, MOST_DIFFERING, TRAINER
 from batchgrowth.contract.status import (
     CONDITIONS,
+    FLAPPING,
+    HELD_UP,
     MOST_FINDINGS,
     MOST_HISTORY,
     BatchStatus,
@@ -15,6 +24,8 @@ from batchgrowth.contract.status import (
     Condition,
     ExchangeStatus,
     FindingRecord,
+    FlappingCondition,
+    FlappingStatus,
     JobStatus,
     Phase,
     StageRecord,
@@ -25,22 +36,25 @@ from batchgrowth.contract.status import (
 )
 from batchgrowth.errors import BatchGrowthError, PlanError, PodLimitError, redacted
 
+from batchgrowth_operator.children.drift import Contention
 from batchgrowth_operator.job.conditions import PODS_NOT_ALLOWED, RULES, SETTLED, Verdict, contested, restated
-from batchgrowth_operator.job.contested import Contention
-from batchgrowth_operator.job.flapping import steadied
 from batchgrowth_operator.job.workforce import Workforce
-from batchgrowth_operator.seen.clock import Clock, timestamp, timestamp_ms
-from batchgrowth_operator.seen.observed import WORKER, Object, Observed, stored_status, truncated
-from batchgrowth_operator.seen.outcome import restarts_of
+from batchgrowth_operator.seen.observed import (
+    WORKER,
+    Clock,
+    Observed,
+    stored_status,
+    timestamp,
+    timestamp_ms,
+    truncated,
+)
 from batchgrowth_operator.seen.progress import current_run, is_awaited
-from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation
-from batchgrowth_operator.seen.trainer_pods import has_ended, pods_of_job
+from batchgrowth_operator.seen.situation import MOST_TURNS, ClusterPolicy, Mode, Situation, is_held, restarts_of
+from batchgrowth_operator.seen.trainer_pods import has_ended
 
 MOST_METRICS = 16
 LONGEST_METRIC_NAME = 64
 LONGEST_POD_NAME = 253
-PROGRESS = ("trainer_status", "checkpoint", "batch", "retries")
-"""Fields of the status that change while a training goes on."""
 LONGEST_SECONDS = 2.0**53
 """The longest remaining time that the status can store."""
 
@@ -49,6 +63,7 @@ def next_status(s: Situation, w: Workforce, contention: Contention) -> JobStatus
     """Return the complete status of a job that has a plan."""
     stored: dict[str, Condition] = {one.type: one for one in s.previous.conditions}
     verdicts = {kind: rule(s, w) for kind, rule in RULES.items()}
+    # Not in RULES, because it follows from the writes and not from the situation.
     verdicts["Contested"] = contested(contention)
     for kind, verdict in verdicts.items():
         # A message that the status has already was made printable when it was stored.
@@ -98,11 +113,11 @@ def next_status(s: Situation, w: Workforce, contention: Contention) -> JobStatus
 
     return JobStatus(
         observed_generation=s.seen.generation,
-        phase=_phase(s, conditions),
+        phase=_phase(s, shown),
         start_time=start_time,
         completion_time=completion_time,
         conditions=conditions,
-        cluster_name=None if s.cluster_policy is ClusterPolicy.DELETE else names.cluster(s.seen.name),
+        cluster_name=None if s.cluster_policy is ClusterPolicy.DELETE else s.seen.names.cluster,
         # A plan that was restored from the history lacks the stages that the history has dropped.
         stage=s.forgotten + s.stage.index,
         stages=s.forgotten + len(s.plan.stages),
@@ -170,7 +185,15 @@ def is_progress_only(new: JobStatus, previous: JobStatus) -> bool:
         return False
     if is_awaited(previous.trainer_status) or is_awaited(new.trainer_status):
         return False  # the first report of a start is news, and so is the end of one
-    return new.model_copy(update={name: getattr(previous, name) for name in PROGRESS}) == previous
+    without_progress = new.model_copy(
+        update={
+            "trainer_status": previous.trainer_status,
+            "checkpoint": previous.checkpoint,
+            "batch": previous.batch,
+            "retries": previous.retries,
+        }
+    )
+    return without_progress == previous
 
 
 def _printable(verdict: Verdict) -> Verdict:
@@ -198,17 +221,16 @@ def _condition(seen: Observed, before: Condition | None, kind: str, verdict: Ver
     )
 
 
-def _phase(s: Situation, conditions: tuple[Condition, ...]) -> Phase:
+def _phase(s: Situation, shown: Mapping[str, Verdict]) -> Phase:
     if s.outcome is not None:
         return "Succeeded" if s.outcome.succeeded else "Failed"
     if s.mode is Mode.SUSPENDED:
         return "Suspended"
-    holding = {c.type for c in conditions if c.status == "True"}
-    if "Training" not in holding:
+    if shown["Training"].status != "True":
         return "Pending"
-    if "Stalled" in holding:
+    if shown["Stalled"].status == "True":
         return "Stalled"
-    if "Resizing" in holding:
+    if shown["Resizing"].status == "True":
         return "Resizing"
     return "Training"
 
@@ -234,7 +256,9 @@ def _reported_status(s: Situation) -> TrainerStatus | None:
     if report is None:
         return known
     percentage = int(100 * report.fraction)
-    metrics = _metrics(report)
+    # As many as the status can store, and only those whose names it can store.
+    named = [(name, value) for name, value in sorted(report.metrics.items()) if 0 < len(name) <= LONGEST_METRIC_NAME]
+    metrics = tuple([TrainerMetric(name=name, value=f"{value:.6g}") for name, value in named[:MOST_METRICS]])
     identity = (report.start, report.update, report.weights_sha256, percentage)
     if known and metrics in ((), known.metrics):  # an evaluation is reported after its update
         before = (known.start, known.update, known.weights_sha256, known.progress_percentage)
@@ -262,12 +286,6 @@ def _reported_status(s: Situation) -> TrainerStatus | None:
         exchange=exchange,
         last_updated_time=timestamp_ms(s.seen.now),
     )
-
-
-def _metrics(report: Progress) -> tuple[TrainerMetric, ...]:
-    """Return the metrics of the report that the status can store."""
-    named = [(name, value) for name, value in sorted(report.metrics.items()) if 0 < len(name) <= LONGEST_METRIC_NAME]
-    return tuple(TrainerMetric(name=name, value=f"{value:.6g}") for name, value in named[:MOST_METRICS])
 
 
 def _decimal(value: float | None) -> str | None:
@@ -304,19 +322,13 @@ def _wrong_worker(seen: Observed, name: str) -> WrongWorker:
     pods = {pod["metadata"]["name"]: pod for pod in seen.pods}
     pod = pods.get(name, {})
     if name == TRAINER and seen.trainer_pods:
-        pod = _reporting_pod(seen)
+        # The one of the present Job that has not ended, else the newest.
+        working = [pod for pod in seen.pods_of_job if not has_ended(pod)]
+        pod = max(working or seen.trainer_pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""))
     return WrongWorker(
         pod=redacted(pod["metadata"]["name"] if pod else name)[:LONGEST_POD_NAME],
         node=(pod.get("spec") or {}).get("nodeName") or None,
     )
-
-
-def _reporting_pod(seen: Observed) -> Object:
-    """Return the pod of the trainer's present Job that has not ended, else the newest of the trainer's pods, of which
-    there must be one.
-    """
-    working = [pod for pod in pods_of_job(seen) if not has_ended(pod)]
-    return max(working or seen.trainer_pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""))
 
 
 # status.history: the stages that have begun, with what decided them and how their workers came.
@@ -410,3 +422,138 @@ def _needs_more_workers(s: Situation, index: int) -> bool:
     """Return whether the stage needs more workers than the stage before; False if the plan no longer has the stage."""
     stages = s.plan.stages
     return 0 < index < len(stages) and stages[index].workers > stages[index - 1].workers
+
+
+# status.flapping: the conditions that keep turning bad.
+
+FORGOTTEN_AFTER_SECONDS = 600.0
+"""Time without a turn after which the turns before it no longer count."""
+CALM_SECONDS = 300.0
+"""Time for which a held condition must be good before it is shown as good."""
+WRITE_SECONDS = 60.0
+"""Shortest time between two status writes for held conditions."""
+GOOD = {"ClusterReady": "True", "Training": "True", "Resizing": "False", "Degraded": "False", "Stalled": "False"}
+"""The conditions that may flap, with the status that is good. The others follow the user, or the end of the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steadied:
+    """The conditions and the workers' readiness as the status shows them, and the recent turns of conditions."""
+
+    verdicts: Mapping[str, Verdict]
+    ready: int
+    flapping: FlappingStatus | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownCondition:
+    """One condition as the status shows it; `turns` are its recent transitions, None if there were none lately."""
+
+    verdict: Verdict
+    turns: FlappingCondition | None
+
+
+def steadied(s: Situation, w: Workforce, verdicts: Mapping[str, Verdict]) -> Steadied:
+    """Return the verdicts, keeping flapping conditions bad; a suspended or finished job has no flapping conditions."""
+    if s.mode is not Mode.ACTIVE:
+        return Steadied(verdicts, w.ready, None)
+
+    known = s.previous.flapping
+    if s.previous.observed_generation != s.seen.generation:
+        known = None  # a user who changed the spec since the last pass may have mended what flaps
+    turned: dict[str, FlappingCondition] = {}
+    if known is not None:
+        turned = {one.type: one for one in known.conditions}
+    stored: dict[str, Condition] = {one.type: one for one in s.previous.conditions}
+    shown: dict[str, ShownCondition] = {}
+    held: dict[str, ShownCondition] = {}
+    for kind, good in GOOD.items():
+        verdict = verdicts[kind]
+        before = stored.get(kind)
+        turns = turned.get(kind)
+        if before is not None and _is_of_a_pod_that_is_gone(s, before):
+            turns = None  # what flapped is no more
+        if before is not None and turns is not None and is_held(s.previous, kind):
+            held[kind] = ShownCondition(Verdict(before.status, before.reason, before.message), turns)
+            shown[kind] = _held(s, held[kind], turns, verdict)
+            continue
+        if before is not None and verdict.status != good and _is_turn(s, w, before, verdict):
+            at = timestamp_ms(s.seen.now)
+            if turns is not None:
+                age = (s.seen.now - datetime.fromisoformat(turns.last_time)).total_seconds()
+                if not 0 <= age < FORGOTTEN_AFTER_SECONDS:
+                    turns = None
+            if turns is None:
+                turns = FlappingCondition(type=kind, turns=1, first_time=at, last_time=at)
+            else:
+                turns = turns.model_copy(update={"turns": turns.turns + 1, "last_time": at})
+        if turns is not None:
+            verdict = _again(verdict, turns)
+        shown[kind] = ShownCondition(verdict, turns)
+
+    # What is held is written seldom: until the next write is due, the status keeps showing what it has.
+    ready = w.ready
+    if "Resizing" in held and s.previous.workers is not None:
+        ready = s.previous.workers.ready
+    is_changed = ready != w.ready or any(shown[kind] != before for kind, before in held.items())
+    waits = known is not None and is_changed and s.clock.within(datetime.fromisoformat(known.write_time), WRITE_SECONDS)
+    if waits:
+        shown |= held
+    else:
+        ready = w.ready
+    write_time = timestamp_ms(s.seen.now)
+    if known is not None and (waits or not is_changed):
+        write_time = known.write_time
+
+    turns_now = tuple(one.turns for one in shown.values() if one.turns is not None)
+    return Steadied(
+        verdicts={**verdicts, **{kind: one.verdict for kind, one in shown.items()}},
+        ready=ready,
+        flapping=FlappingStatus(write_time=write_time, conditions=turns_now) if turns_now else None,
+    )
+
+
+def _held(s: Situation, stored: ShownCondition, turns: FlappingCondition, verdict: Verdict) -> ShownCondition:
+    """Return a held condition as the status should show it: bad until it has been good for CALM_SECONDS."""
+    if verdict.status != GOOD[turns.type]:
+        turns = turns.model_copy(update={"good_time": None})
+        return ShownCondition(_again(verdict, turns), turns)
+    good_time = turns.good_time or timestamp_ms(s.seen.now)
+    if not s.clock.within(datetime.fromisoformat(good_time), CALM_SECONDS):
+        return ShownCondition(verdict, None)
+    if turns.good_time is None:
+        turns = turns.model_copy(update={"good_time": good_time})
+    minutes = round(CALM_SECONDS / 60)
+    calm = f"{verdict.message} It is good once this has lasted for {minutes} minutes."
+    return ShownCondition(_again(Verdict(stored.verdict.status, FLAPPING, calm), turns), turns)
+
+
+def _is_of_a_pod_that_is_gone(s: Situation, before: Condition) -> bool:
+    """Return whether the stored message is about a pod of the job that exists no more."""
+    name = before.message.partition(": ")[0]
+    is_pod = before.reason in HELD_UP and name.startswith(f"{s.seen.name}-") and " " not in name
+    return is_pod and name not in {pod["metadata"]["name"] for pod in s.seen.pods}
+
+
+def _is_turn(s: Situation, w: Workforce, before: Condition, verdict: Verdict) -> bool:
+    """Return whether a condition turned bad, or changed its bad reason, while the number of requested workers stayed
+    the same.
+
+    Changes while workers come or go as requested, or before the first update, are progress.
+    """
+    known = s.previous.workers
+    if s.previous.observed_generation != s.seen.generation or known is None or w.ready > w.requested:
+        return False
+    if (known.desired, known.requested) != (w.desired, w.requested):
+        return False
+    is_other = (before.reason, before.message) != (verdict.reason, verdict.message)
+    is_setback = w.ready < known.ready or (s.update > 0 and w.ready == known.ready)
+    return before.status == GOOD[before.type] or (is_other and is_setback)
+
+
+def _again(verdict: Verdict, turns: FlappingCondition) -> Verdict:
+    """Return the verdict; the message of a held condition says since when it flaps."""
+    if turns.turns < MOST_TURNS:
+        return verdict
+    since = timestamp(datetime.fromisoformat(turns.first_time))
+    return verdict._replace(message=truncated(f"{verdict.message} Again and again since {since}."))

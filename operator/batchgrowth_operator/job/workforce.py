@@ -13,17 +13,18 @@ job trains with the workers that have joined, and job/conditions.py reports the 
 import math
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from batchgrowth.contract import lead_time
 from batchgrowth.contract.progress import LONGEST_PERIOD_SECONDS
 from batchgrowth.contract.status import WorkersStatus
-from batchgrowth.errors import PodLimitError
-from batchgrowth.manifest.pod_limits import pod_faults
+from batchgrowth.errors import Fault, PodLimitError
+from batchgrowth.manifest.pod_limits import PodLimits, pod_faults
 
 from batchgrowth_operator.children.dask_cluster import worker_template
-from batchgrowth_operator.seen.clock import seconds_since, timestamp_ms
-from batchgrowth_operator.seen.observed import WORKER, condition, condition_of
+from batchgrowth_operator.children.drift import digest
+from batchgrowth_operator.seen.observed import WORKER, condition, condition_of, seconds_since, timestamp_ms
 from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, is_held
 
 REPORT_SECONDS = LONGEST_PERIOD_SECONDS + 1.0
@@ -74,16 +75,21 @@ def workforce(s: Situation) -> Workforce:
 
     # The numbers. A job that ends or pauses keeps its workers until its trainer has ended.
     bound = s.spec.workers.lead_seconds
-    upcoming = _upcoming(s)
+    # The seconds of an update as the trainer that runs reports them; None before it does.
+    pace = None
+    if s.report is not None and not s.is_report_awaited:
+        pace = s.report.seconds_per_update
+    upcoming = _upcoming(s, pace)
     desired = 0
     requested = 0
     if s.mode is Mode.ACTIVE:
         desired = s.stage.workers
         # If later stages are only forecast, the age of the last request counts.
         request_age = seconds_since(previous.requested_time, s.seen.now) if s.quantity else math.inf
+        # A user who lowers the maximum wants the workers gone at once, and not after the release time.
         before = min(previous.requested, s.spec.workers.maximum)
         requested = lead_time.requested(desired, upcoming, before, lead_seconds, bound, request_age)
-        if s.update and bound != 0 and _pace(s) is None:
+        if s.update and bound != 0 and pace is None:
             # When the next stage begins is unknown, so the workers that were requested for it stay.
             following = s.expected.stages[s.stage.index + 1 : s.stage.index + 2]
             nearest = max([desired, *(stage.workers for stage in following)])
@@ -100,10 +106,14 @@ def workforce(s: Situation) -> Workforce:
         if stage.workers > requested:
             s.clock.wake_in(stage.due_seconds - window)
     if requested > desired and s.quantity:
-        s.clock.wake_when_passed(requested_time, lead_time.release_after(lead_seconds, bound))
+        s.clock.wake_in(lead_time.release_after(lead_seconds, bound) - seconds_since(requested_time, s.seen.now))
 
     template = worker_template(s)
-    faults = pod_faults(s.spec, template, s.defaults.pods)
+    # By the digest of the template, and not by the spec alone: the operator's defaults are part of it too.
+    remembered = _remembered_faults(s.text, digest(template), s.defaults.pods)
+    if not remembered:
+        remembered.append(pod_faults(s.spec, template, s.defaults.pods))
+    [faults] = remembered
     return Workforce(
         desired=desired,
         requested=requested,
@@ -116,13 +126,22 @@ def workforce(s: Situation) -> Workforce:
     )
 
 
-def _upcoming(s: Situation) -> list[lead_time.Upcoming]:
+@lru_cache(maxsize=2048)
+def _remembered_faults(text: str, template: str, limits: PodLimits) -> list[tuple[Fault, ...]]:  # noqa: ARG001
+    """Return what pods of that template exceed of the limits, in a list that is empty until it was found out.
+
+    To walk the template takes longer than the rest of a pass, and only an edit of the spec or an upgrade changes it.
+    `template` is its digest.
+    """
+    return []
+
+
+def _upcoming(s: Situation, pace: float | None) -> list[lead_time.Upcoming]:
     """Return the later stages with the seconds until each begins at the current pace; none if the pace is unknown.
 
     They include the stage that is forecast. Of the time since the last report, at most one update or one report
     interval counts, because a trainer that stands still comes no nearer to its milestone.
     """
-    pace = _pace(s)
     if pace is None:
         return []
     age = min(s.report_age_seconds, max(pace, REPORT_SECONDS))
@@ -131,13 +150,6 @@ def _upcoming(s: Situation) -> list[lead_time.Upcoming]:
         begins_in = max(0.0, (stage.first_update - s.update) * pace - age)
         upcoming.append(lead_time.Upcoming(stage.workers, begins_in))
     return upcoming
-
-
-def _pace(s: Situation) -> float | None:
-    """Return the seconds of an update as the trainer that runs reports them; None before it does."""
-    if s.report is None or s.is_report_awaited:
-        return None
-    return s.report.seconds_per_update
 
 
 def _resize_seconds(s: Situation, previous: WorkersStatus, ready: int) -> float | None:

@@ -38,7 +38,7 @@ from kopf._cogs.aiokits.aiotoggles import Toggle, ToggleSet  # noqa: E402
 from kopf._cogs.clients import errors, watching  # noqa: E402
 from kopf._core.reactor import observation, orchestration, queueing  # noqa: E402
 
-from batchgrowth_operator.seen.clock import backoff_seconds  # noqa: E402
+from batchgrowth_operator.seen.observed import backoff_seconds  # noqa: E402
 
 if _is_hidden:
     del _modules[CLIENT]

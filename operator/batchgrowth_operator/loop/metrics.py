@@ -46,6 +46,7 @@ class Jobs(Collector):
         conditions, progress = (
             GaugeMetricFamily(metric.name, metric.help, labels=metric.labels) for metric in self._metrics
         )
+        # A copy, because passes go on while the thread of the metrics endpoint reads.
         for key, (shown, percentage) in list(self._states.items()):
             for kind, state in zip(SHOWN, shown, strict=True):
                 for index, status in enumerate(STATUSES):

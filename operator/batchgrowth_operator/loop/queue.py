@@ -15,8 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from batchgrowth_operator.api.cache import Key
-from batchgrowth_operator.seen.clock import backoff_seconds
-from batchgrowth_operator.seen.observed import Failure
+from batchgrowth_operator.seen.observed import Failure, backoff_seconds
 from batchgrowth_operator.settings import Defaults
 
 DEBOUNCE_SECONDS = 0.05

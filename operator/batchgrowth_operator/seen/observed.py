@@ -1,8 +1,9 @@
-"""The observed state of one job: its manifest and stored status, its children and pods, and the time."""
+"""The observed state of one job: its manifest and stored status, its children and pods, and the time of the pass."""
 
 from collections.abc import Container, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -119,6 +120,11 @@ class Observed:
         return str(self.job["metadata"]["name"])
 
     @cached_property
+    def names(self) -> names.Names:
+        """Return the names of the job's children."""
+        return names.of(self.name)
+
+    @cached_property
     def namespace(self) -> str:
         """Return the job's namespace."""
         return str(self.job["metadata"]["namespace"])
@@ -133,29 +139,25 @@ class Observed:
         """Return metadata.generation, the number of changes of the spec."""
         return int(self.job["metadata"].get("generation", 0))
 
-    def child(self, kind: str, name: str) -> Object | None:
-        """Return the child, or None if it does not exist."""
-        return self.children.get(Ref(kind, name))
-
     @cached_property
     def trainer(self) -> Object | None:
         """Return the trainer's Job, or None if it does not exist."""
-        return self.child("Job", names.trainer(self.name))
+        return self.children.get(Ref("Job", self.names.trainer))
 
     @cached_property
     def workers(self) -> Object | None:
         """Return the Deployment of the workers, or None if it does not exist."""
-        return self.child("Deployment", names.workers(self.name))
+        return self.children.get(Ref("Deployment", self.names.workers))
 
     @cached_property
     def cluster(self) -> Object | None:
         """Return the DaskCluster, or None if it does not exist."""
-        return self.child("DaskCluster", names.cluster(self.name))
+        return self.children.get(Ref("DaskCluster", self.names.cluster))
 
     @cached_property
     def scheduler(self) -> Object | None:
         """Return the Deployment that the Dask operator makes for the scheduler, or None if it does not exist."""
-        return self.parts.get(Ref("Deployment", names.scheduler(self.name)))
+        return self.parts.get(Ref("Deployment", self.names.scheduler))
 
     @property
     def is_scheduler_ready(self) -> bool:
@@ -166,6 +168,14 @@ class Observed:
     def trainer_pods(self) -> tuple[Object, ...]:
         """Return the trainer's pods, including pods that are being deleted."""
         return tuple(pod for pod in self.pods if labels_of(pod).get(names.ROLE_LABEL) == TRAINER)
+
+    @cached_property
+    def pods_of_job(self) -> list[Object]:
+        """Return the pods of the trainer's present Job, including pods that are being deleted; none without a Job."""
+        if self.trainer is None:
+            return []
+        uid = self.trainer["metadata"].get("uid", "")
+        return [pod for pod in self.trainer_pods if is_owned_by(pod, uid)]
 
     def pods_of(self, role: str) -> tuple[Object, ...]:
         """Return the pods of one role, except pods that are being deleted."""
@@ -209,8 +219,11 @@ def ref_of(body: Object) -> Ref:
 
 def condition_of(body: Object | None, kind: str, status: str) -> dict[str, Any] | None:
     """Return the condition of that type in the object's status; None if it has none, or one of another status."""
-    conditions = ((body or {}).get("status") or {}).get("conditions") or ()
-    return next((one for one in conditions if (one.get("type"), one.get("status")) == (kind, status)), None)
+    found: dict[str, Any]
+    for found in ((body or {}).get("status") or {}).get("conditions") or ():
+        if (found.get("type"), found.get("status")) == (kind, status):
+            return found
+    return None
 
 
 def finalizers_of(body: Object) -> list[str]:
@@ -240,9 +253,9 @@ def is_pod_of(pod: Object, job: str, others: Container[str]) -> bool:
     A pod of a trainer Job that was deleted is still the job's; a pod of another's Job with the trainer's name, whose
     uid is in `others`, is not.
     """
-    sets = (f"{names.workers(job)}-", f"{names.scheduler(job)}-")
+    sets = (f"{names.of(job).workers}-", f"{names.of(job).scheduler}-")
     return any(
-        (owner.get("kind"), owner.get("name")) == ("Job", names.trainer(job))
+        (owner.get("kind"), owner.get("name")) == ("Job", names.of(job).trainer)
         or (owner.get("kind") == "ReplicaSet" and str(owner.get("name")).startswith(sets))
         for owner in pod["metadata"].get("ownerReferences") or ()
         if owner.get("controller") and owner.get("uid") not in others
@@ -251,6 +264,7 @@ def is_pod_of(pod: Object, job: str, others: Container[str]) -> bool:
 
 def is_older(body: Object, job: Object) -> bool:
     """Return whether the object was created before the job, so that it is of an earlier job of this name."""
+    # Timestamps in UTC with whole seconds sort as text.
     created = body["metadata"].get("creationTimestamp")
     return bool(created) and created < job["metadata"].get("creationTimestamp", "")
 
@@ -261,8 +275,9 @@ def is_older(body: Object, job: Object) -> bool:
 def stored_status(seen: Observed) -> JobStatus:
     """Return the job's stored status, without fields and conditions that this version does not know or cannot read."""
     status = seen.job.get("status") or {}
-    if _is_readable(status):
+    with suppress(ValidationError):
         return JobStatus.model_validate(status)
+    # Field by field only now: a newer operator has written a field, or somebody has edited it.
     readable: dict[str, Any] = {}
     for key, value in status.items():
         kept = value
@@ -306,3 +321,89 @@ def ended_at(job: Object) -> str | None:
     """Return when the job ended; None before its status says so."""
     ended: str | None = (job.get("status") or {}).get("completionTime")
     return ended
+
+
+# The time of one pass, when the next is due, timestamps as Kubernetes writes them, and the back-off of a retry.
+
+FIRST_BACKOFF_SECONDS = 1.0
+LONGEST_BACKOFF_SECONDS = 30.0
+MOST_DOUBLINGS = 16
+"""Doublings of the first back-off that exceed any longest one; a larger exponent would overflow."""
+
+
+@dataclass(slots=True)
+class Clock:
+    """The time of one pass. It answers whether a time has passed, and notes when each answer will change.
+
+    So a rule that depends on time asks the clock, and the next pass comes when the answer changes: no rule has to say
+    a second time when it is due; `job_outcome`, for one, asks whether spec.activeDeadlineSeconds has passed. Then
+    job/reconcile.py returns the due time with the writes, loop/one_pass.py bounds it by the resync, and loop/queue.py
+    wakes the job.
+    """
+
+    now: datetime
+    requeue_after_seconds: float | None = None
+    """Seconds until the first of the answers changes, when the next pass is due; None if time alone changes none."""
+
+    def passed(self, since: str | None, seconds: float) -> bool:
+        """Return whether this many seconds have passed since the timestamp; if not, note when they will have passed.
+
+        Without a timestamp, or with one in the future (clocks differ), no time has passed.
+        """
+        return self.reached(seconds_since(since, self.now), seconds)
+
+    def reached(self, age_seconds: float, seconds: float) -> bool:
+        """Return whether an age, measured elsewhere, has reached this many seconds; if not, note when it will."""
+        self.wake_in(seconds - age_seconds)
+        return age_seconds >= seconds
+
+    def within(self, since: datetime, seconds: float) -> bool:
+        """Return whether the time is less than this many seconds ago, and note when it stops being so.
+
+        For a time in the future the answer is no: after a clock was set back, the operator forgets.
+        """
+        age_seconds = (self.now - since).total_seconds()
+        if not 0 <= age_seconds < seconds:
+            return False
+        self.wake_in(seconds - age_seconds)
+        return True
+
+    def wake_in(self, seconds: float) -> None:
+        """Note that a decision may change after this many seconds; ignore times in the past."""
+        if seconds > 0 and (self.requeue_after_seconds is None or seconds < self.requeue_after_seconds):
+            self.requeue_after_seconds = seconds
+
+
+def timestamp(time: datetime) -> str:
+    """Return the time in RFC 3339, in UTC with whole seconds, as in conditions."""
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def timestamp_ms(time: datetime) -> str:
+    """Return the time in RFC 3339, in UTC with milliseconds, so that durations can be measured from it."""
+    return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def is_timestamp(text: str) -> bool:
+    """Return whether the text is a timestamp, where others may have written something else."""
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def seconds_since(text: str | None, now: datetime) -> float:
+    """Return the seconds from the timestamp to `now`; 0 without a timestamp, or if it lies in the future."""
+    if not text:
+        return 0.0
+    return max(0.0, (now - datetime.fromisoformat(text)).total_seconds())
+
+
+def seconds_until(text: str, now: datetime) -> float:
+    """Return the seconds from `now` to the timestamp; 0 if it lies in the past."""
+    return max(0.0, (datetime.fromisoformat(text) - now).total_seconds())
+
+
+def backoff_seconds(failures: int, longest: float = LONGEST_BACKOFF_SECONDS) -> float:
+    """Return the wait after this many failures in a row (at least one): exponential, up to `longest` seconds."""
+    return min(FIRST_BACKOFF_SECONDS * 2.0 ** min(failures - 1, MOST_DOUBLINGS), longest)

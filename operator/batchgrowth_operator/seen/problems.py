@@ -1,40 +1,43 @@
-"""Why a job's pods do not start: the first problem that the scheduler, the nodes or the API server reports.
+"""Why a job's pods do not start and its objects do not go: the first problem that the scheduler, the nodes, the API
+server or a finalizer makes.
 
-job/conditions.py turns it into a condition.
+job/conditions.py turns it into a condition. refused_objects.py reads the API server's answers to writes.
 """
 
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from http import HTTPStatus
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 from batchgrowth import names
+from batchgrowth.spec import KIND
 
-from batchgrowth_operator.seen.clock import Clock, seconds_since
 from batchgrowth_operator.seen.observed import (
     CLAIM,
     TRAINER,
     WORKER,
+    Clock,
     Failure,
     Object,
     Observed,
     Ref,
     condition_of,
+    finalizers_of,
     is_terminating,
+    seconds_since,
     truncated,
 )
 from batchgrowth_operator.seen.refused_objects import (
     FOREIGN,
     POD_NAME,
     Problem,
-    going,
-    left_over,
     less,
     refused_pod,
     refused_write,
-    stuck_deletions,
 )
 from batchgrowth_operator.seen.trainer_pods import is_cut_off
 
@@ -49,6 +52,12 @@ LONGEST_EVENT_AGE_SECONDS = 60.0
 """Bounds of the time between two reads of those events, which grows with the age of the objects."""
 EVENT_LIFE_SECONDS = 180
 """Age beyond which an event is ignored; a kubelet repeats a failed mount every two minutes."""
+STUCK_AFTER_SECONDS = 20.0
+"""Time for an object to go after its deletion, if it has no pods."""
+STUCK_JOB_AFTER_SECONDS = 180.0
+"""The same for the trainer's Job, whose pod may take two minutes to write a checkpoint."""
+REPLICA_FAILURE = "ReplicaFailure"
+"""The condition by which a Deployment reports that its pods are refused."""
 RESTARTS_OF_THE_BROKEN = 2
 """Restarts after which a container counts as broken."""
 
@@ -139,21 +148,14 @@ def trainer_problem(seen: Observed, clock: Clock) -> Problem | None:
     """Return the first problem that keeps the trainer from running; None if there is none."""
     problem = next(_claim_problems(seen, clock), None)
     if problem is None and seen.trainer is not None and _lacks_a_pod(seen.trainer):
-        problem = next(_event_problems(seen, names.trainer(seen.name), clock), None)
+        problem = next(_event_problems(seen, seen.names.trainer, clock), None)
     if problem is None:
         problem = next(_role_problems(seen, TRAINER, clock), None)
     return problem
 
 
-def held_back(seen: Observed, clock: Clock) -> Problem | None:
-    """Return the first of the job's objects that cannot be written or deleted, or that is in the way; None without any.
-
-    It counts although workers train: what the job asks for is not done.
-    """
-    return next(_held_back(seen, clock), None)
-
-
-def _held_back(seen: Observed, clock: Clock) -> Iterator[Problem]:
+def held_back(seen: Observed, clock: Clock) -> Iterator[Problem]:
+    """Yield the job's objects that cannot be written or deleted, or that are in the way."""
     yield from stuck_deletions(seen, clock)  # before the refusal of an object whose name is still in use
     for failure in seen.failures:
         in_the_way = left_over(seen) or going(seen, failure.ref)
@@ -165,7 +167,7 @@ def _held_back(seen: Observed, clock: Clock) -> Iterator[Problem]:
 
 def _cluster_problems(seen: Observed, clock: Clock) -> Iterator[Problem]:
     # Causes come before their effects, because only the first problem is told: a refused write explains a missing pod.
-    yield from _held_back(seen, clock)
+    yield from held_back(seen, clock)
     yield from _dask_operator_problems(seen, clock)
     for deployment in (seen.scheduler, seen.workers):
         yield from _refused_pods(deployment, seen.namespace)
@@ -187,7 +189,7 @@ def unanswering(pods: Sequence[Object]) -> str:
 
 
 def _refused_pods(deployment: Object | None, namespace: str) -> Iterator[Problem]:
-    failed = replica_failure(deployment)
+    failed = condition_of(deployment, REPLICA_FAILURE, "True")
     if failed is not None:
         yield _refused_pod(str(failed.get("message", "")), namespace)
 
@@ -230,13 +232,13 @@ def missing_parts_of(seen: Observed) -> list[Ref]:
     phase = ((seen.cluster or {}).get("status") or {}).get("phase")
     if phase in (None, "", "Error") or is_terminating(seen.cluster):
         return []
-    desired = [Ref(kind, names.scheduler(seen.name)) for kind in ("Deployment", "Service")]
+    desired = [Ref(kind, seen.names.scheduler) for kind in ("Deployment", "Service")]
     return [ref for ref in desired if ref not in seen.parts]
 
 
 def _claim_problems(seen: Observed, clock: Clock) -> Iterator[Problem]:
     """Yield why the operator's own claim has no volume; a claim that only waits for its pod has no problem."""
-    claim = seen.child(CLAIM, names.checkpoints(seen.name))
+    claim = seen.children.get(Ref(CLAIM, seen.names.checkpoints))
     if claim is None or not _lacks_a_volume(claim):
         return
     name = claim["metadata"]["name"]
@@ -269,7 +271,7 @@ def unexplained(seen: Observed, clock: Clock) -> tuple[Object, ...]:
     """
     silent: list[Object] = []
     job = seen.trainer
-    claim = seen.child(CLAIM, names.checkpoints(seen.name))
+    claim = seen.children.get(Ref(CLAIM, seen.names.checkpoints))
     if seen.cluster is not None and missing_parts_of(seen):
         silent.append(seen.cluster)
     if job is not None and _lacks_a_pod(job):
@@ -349,11 +351,6 @@ def pod_problems(pod: Object) -> Iterator[Problem]:
 def status_list(body: Object | None, field: str) -> list[dict[str, Any]]:
     """Return a list in the object's status; empty if it is not there."""
     return ((body or {}).get("status") or {}).get(field) or []
-
-
-def replica_failure(deployment: Object | None) -> dict[str, Any] | None:
-    """Return the condition by which a Deployment reports that its pods are refused; None if they are not."""
-    return condition_of(deployment, "ReplicaFailure", "True")
 
 
 def _event_problems(seen: Observed, name: str, clock: Clock, events: Mapping[str, str] = _EVENTS) -> Iterator[Problem]:
@@ -441,3 +438,107 @@ def _first_remedy(remedies: tuple[tuple[re.Pattern[str], str], ...], text: str) 
 def _time(event: Object) -> str:
     series = event.get("series") or {}
     return str(series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime") or "")
+
+
+# Objects that are being deleted and stay, because of their finalizers.
+
+
+def stuck_deletions(seen: Observed, clock: Clock) -> Iterator[Problem]:
+    """Yield the objects with the names of the job's children that were deleted a while ago and are still there."""
+    # Strangers too: an object of an earlier job keeps the name in use until it is gone.
+    present = {**_strangers(seen), **seen.children}
+    for ref, found in sorted(present.items(), key=itemgetter(0)):
+        since = found["metadata"].get("deletionTimestamp")
+        if since is None:
+            continue
+        limit = STUCK_JOB_AFTER_SECONDS if ref.kind == "Job" else STUCK_AFTER_SECONDS
+        if clock.passed(since, limit):
+            yield _stuck(seen, ref, found, str(since))
+
+
+def _stuck(seen: Observed, ref: Ref, found: Object, since: str) -> Problem:
+    kind, name = ref
+    finalizers = ", ".join(finalizers_of(found))
+    text = f"{kind} {name} was deleted at {since} and is still there"
+    release = (
+        f"`kubectl patch {kind.lower()} {name} --namespace {seen.namespace} --type merge "
+        """--patch '{"metadata":{"finalizers":null}}'`"""
+    )
+    pods = f"`kubectl get pods --namespace {seen.namespace} --selector {names.selector(seen.name)}`"
+    if kind == "DaskCluster":
+        text += f", because the Dask operator does not release it (finalizer {finalizers or 'unknown'}). "
+        return Problem("DaskOperatorMissing", f"{text}Is the Dask operator running? If it is gone for good: {release}.")
+    if not finalizers:
+        return Problem("DeletionStuck", f"{text}, although no finalizer holds it. Look at the API server's log.")
+    if "foregroundDeletion" in finalizers:
+        return Problem(
+            "DeletionStuck", f"{text}, because its pods must go first. Look for one that does not end: {pods}."
+        )
+    if kind == CLAIM and "pvc-protection" in finalizers:
+        return Problem("DeletionStuck", f"{text}, because pods use it. Look for one that does not end: {pods}.")
+    text += f", because the finalizer {finalizers} holds it. If the controller of the finalizer is gone: {release}."
+    return Problem("DeletionStuck", truncated(text))
+
+
+# Objects that an earlier job of the same name left behind: `kubectl delete --cascade=orphan` removes their owner.
+
+
+def left_over(seen: Observed) -> Problem | None:
+    """Return the problem of all objects of an earlier job of this name that nobody will delete; None without any.
+
+    They are not adopted: a report, a checkpoint or a running trainer of another training would pass for this job's.
+    """
+    found = []
+    for ref, body in sorted(_strangers(seen).items(), key=itemgetter(0)):
+        # What has an owner, or is being deleted already, garbage collection takes away.
+        if not is_terminating(body) and not body["metadata"].get("ownerReferences"):
+            found.append(ref)
+    if not found:
+        return None
+    kinds = sorted({ref.kind.lower() for ref in found})
+    each = ", ".join(f"{ref.kind} {ref.name}" for ref in found)
+    text = f"Left without an owner by an earlier job of this name: {each}"
+    remove = f"kubectl delete {','.join(kinds)} --namespace {seen.namespace} --selector {names.selector(seen.name)}"
+    careful = " The claim has the earlier job's checkpoints." if any(ref.kind == CLAIM for ref in found) else ""
+    return Problem("NameTaken", truncated(f"{text}. Delete what is left: `{remove}`.{careful}"))
+
+
+def going(seen: Observed, ref: Ref) -> Problem | None:
+    """Return the problem of an object of an earlier job of this name that Kubernetes is deleting; None if it is none.
+
+    Garbage collection takes a moment after `kubectl delete`, and a new job may be there before it is through.
+    """
+    found = seen.strangers.get(ref)
+    owners = () if found is None else found["metadata"].get("ownerReferences") or ()
+    if not any((owner.get("kind"), owner.get("name")) == (KIND, seen.name) for owner in owners):
+        return None
+    kind, name = ref
+    text = f"{kind} {name} is still that of an earlier job of this name. Kubernetes deletes it, and then the operator"
+    return Problem("NameTaken", f"{text} makes this job's.")
+
+
+def _strangers(seen: Observed) -> dict[Ref, Object]:
+    """Return the objects of others that have the names of the job's children, as far as they have the job's label."""
+    desired = _children(seen.name)
+    return {ref: body for ref, body in seen.strangers.items() if ref in desired}
+
+
+@lru_cache(maxsize=names.MOST_REMEMBERED)
+def _children(job: str) -> frozenset[Ref]:
+    """Return the kinds and names of all children that a job may have."""
+    return frozenset(
+        {
+            Ref("ConfigMap", names.of(job).plan),
+            Ref("ConfigMap", names.of(job).progress),
+            Ref("DaskCluster", names.of(job).cluster),
+            Ref("Deployment", names.of(job).workers),
+            Ref("Job", names.of(job).trainer),
+            Ref("NetworkPolicy", names.of(job).network_policy),
+            Ref(CLAIM, names.of(job).checkpoints),
+            Ref("Role", names.of(job).progress),
+            Ref("RoleBinding", names.of(job).progress),
+            Ref("Secret", names.of(job).authority),
+            Ref("Secret", names.of(job).tls),
+            Ref("ServiceAccount", names.of(job).trainer),
+        }
+    )

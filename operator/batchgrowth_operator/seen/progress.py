@@ -1,18 +1,27 @@
-"""A job's progress: its plan as decided so far, and its position in that plan.
+"""A job's progress: its plan as decided so far, its position in that plan, and whether its trainer still reports.
 
-Both follow from the trainer's report, or from the stored status if there is no usable report. The report comes from a
-pod that runs a user's code, so a report that does not fit the spec is ignored.
+Plan and position follow from the trainer's report, or from the stored status if there is no usable report. The report
+lies in a ConfigMap or with an ended pod. It comes from a pod that runs a user's code, so a report that does not fit the
+spec is ignored. job/status.py writes what it says into the status.
+
+A trainer reports at least every LONGEST_PERIOD_SECONDS, also while it waits or evaluates, so silence is news: since
+when it lasts, and what the operator finds when it looks for the reason. A trainer that reports but commits no update is
+another matter: `stalled` in job/conditions.py has its limit, and sets the condition Stalled for both.
 """
 
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
+from operator import attrgetter
+from typing import Any
 
-from batchgrowth.contract.progress import LARGEST_START, Progress
+from batchgrowth import names
+from batchgrowth.contract.progress import LARGEST_START, LONGEST_PERIOD_SECONDS, Progress
 from batchgrowth.contract.status import JobStatus, StageRecord, TrainerStatus
 from batchgrowth.errors import Fault, PlanError, SpecError
 from batchgrowth.looks import LARGEST_BATCH
@@ -21,8 +30,16 @@ from batchgrowth.notes import remarks
 from batchgrowth.plan import MOST_DECISIONS, BatchDecision, Plan, make_plan
 from batchgrowth.spec import JobSpec
 
-from batchgrowth_operator.seen.observed import Observed
-from batchgrowth_operator.seen.report import newest_report
+from batchgrowth_operator.seen.observed import (
+    Clock,
+    Object,
+    Observed,
+    Ref,
+    condition_of,
+    endings_of,
+    labels_of,
+    timestamp,
+)
 
 LARGEST_COUNT = 2**31 - 1
 """The largest count of workers or seconds in a report."""
@@ -147,6 +164,13 @@ def undecided(text: str) -> Plan:
 
 
 @lru_cache(maxsize=2048)
+def quantity_of(text: str) -> str:
+    """Return the quantity that the growth rule measures; empty if the plan follows from the spec alone."""
+    quantity: str = spec_of(text).batch.growth.entry.quantity
+    return quantity
+
+
+@lru_cache(maxsize=2048)
 def remarks_of(text: str) -> tuple[Fault, ...]:
     """Return what in the spec can never act in its plan, or wastes workers."""
     return remarks(spec_of(text), undecided(text))
@@ -172,24 +196,19 @@ def _reported(text: str, seen: Observed) -> tuple[Progress, Plan, int | None] | 
         return None
     before = int(report.epochs)
     plan = _decided(text, report.decisions)
-    is_shorter = report.ended_at_epoch is None and 0 < before < spec_of(text).epochs
-    if plan is None or plan.updates == report.updates or not is_shorter:
+    may_be_shorter = plan is not None and plan.updates != report.updates and report.ended_at_epoch is None
+    if plan is None or not (may_be_shorter and 0 < before < spec_of(text).epochs):
         return report, _plan_of(text, report), None
 
     # spec.epochs has grown, and the trainer does not know it yet.
+    shorter = json.loads(text)
+    shorter["spec"]["epochs"] = before
     try:
-        _plan_of(_with_epochs(text, before), report)
+        _plan_of(stored_text(shorter), report)
     except (SpecError, PlanError) as error:
         raise ValueError(f"progress.epochs: {before}; {error}") from error
     longer = replace(report, updates=plan.updates, epochs=plan.epochs, eta_seconds=None, weights_sha256=None)
     return longer, plan, before
-
-
-def _with_epochs(text: str, epochs: int) -> str:
-    """Return the text of the same job with this spec.epochs."""
-    job = json.loads(text)
-    job["spec"]["epochs"] = epochs
-    return stored_text(job)
 
 
 def _plan_of(text: str, report: Progress) -> Plan:
@@ -211,11 +230,12 @@ def _plan_of(text: str, report: Progress) -> Plan:
 
     # A pod with a user's code wrote the report: even a well-formed one may have impossible numbers, which the status
     # would show and requests for workers would follow.
-    if report.updates != plan.updates:
-        raise ValueError(f"progress.updates: {report.updates:g}; the plan allows {plan.updates}")
+    updates = plan.updates
+    if report.updates != updates:
+        raise ValueError(f"progress.updates: {report.updates:g}; the plan allows {updates}")
     largest: list[tuple[str, float, int]] = [
-        ("update", report.update, plan.updates),
-        ("checkpoint_update", report.checkpoint_update or 0, plan.updates),
+        ("update", report.update, updates),
+        ("checkpoint_update", report.checkpoint_update or 0, updates),
         ("epoch", report.epoch, plan.epochs),
         ("start", report.start, LARGEST_START - 1),  # the next start has a number too
         ("ready", report.ready or 0, LARGEST_COUNT),
@@ -227,9 +247,14 @@ def _plan_of(text: str, report: Progress) -> Plan:
             ("went_back.reached", report.went_back.reached, LARGEST_START),  # a plan that was undone may have had more
             ("went_back.update", report.went_back.update, report.went_back.reached),
         ]
-    largest += [(f"crews.{stage}", count, LARGEST_COUNT) for stage, count in report.crews.items()]
-    largest += [(f"pauses.{stage}", seconds, LARGEST_COUNT) for stage, seconds in report.pauses.items()]
-    largest += [(f"begun.{stage}", seconds, LARGEST_TIME) for stage, seconds in report.begun.items()]
+    by_stage = (
+        ("crews", report.crews, LARGEST_COUNT),
+        ("pauses", report.pauses, LARGEST_COUNT),
+        ("begun", report.begun, LARGEST_TIME),
+    )
+    for part, numbers, most in by_stage:
+        for stage, number in numbers.items():
+            largest.append((f"{part}.{stage}", number, most))
     for name, number, most in largest:
         if not 0 <= number <= most:
             raise ValueError(f"progress.{name}: {number:g}; the plan allows 0 to {most}")
@@ -243,7 +268,7 @@ def _remembered(text: str, history: Iterable[StageRecord]) -> tuple[Plan, tuple[
 
     The history keeps the newest 64 stages, which is enough for the batch and the first update of the current one.
     """
-    if not spec_of(text).batch.growth.entry.quantity:
+    if not quantity_of(text):
         return undecided(text), (), 0
     run = [record for record in current_run(history) if record.index]
     decisions = []
@@ -262,7 +287,7 @@ def _decided(text: str, decisions: tuple[BatchDecision, ...]) -> Plan | None:
     if not decisions:
         return undecided(text)
     spec = spec_of(text)
-    if not spec.batch.growth.entry.quantity or len(decisions) > MOST_DECISIONS:
+    if not quantity_of(text) or len(decisions) > MOST_DECISIONS:
         return None
     if not all(1 <= decision.wanted <= LARGEST_BATCH for decision in decisions):
         return None
@@ -273,3 +298,182 @@ def _decided(text: str, decisions: tuple[BatchDecision, ...]) -> Plan | None:
     if len(plan.stages) != len(decisions) + 1:  # each decision before the end begins a stage
         return None
     return plan
+
+
+def report_of(config_map: Object | None) -> Progress | None:
+    """Return the report in the trainer's ConfigMap; None before the first one.
+
+    Raises ValueError, naming the field, if the text is not a report.
+    """
+    text = text_of(config_map)
+    if text is None:
+        return None
+    return _read(text)
+
+
+def newest_report(seen: Observed) -> Progress | None:
+    """Return the newest report of the job's trainers; None before the first one.
+
+    A trainer that ends repeats its last report as its pod's termination message, in case its last write to the
+    ConfigMap failed. Raises ValueError, naming the field, if the ConfigMap's text is not a report.
+    """
+    written = report_of(seen.children.get(Ref("ConfigMap", seen.names.progress)))
+    known = []
+    for pod in seen.trainer_pods:
+        for ending in endings_of(pod):
+            if ending["exitCode"] == 0 and ending.get("message"):
+                with suppress(ValueError):  # by a trainer of another version, or by a user's code
+                    known.append(_read(ending["message"]))
+    if written is not None:
+        known.append(written)
+    return max(known, key=attrgetter("age"), default=None)
+
+
+def mark_of(config_map: Object | None) -> Hashable:
+    """Return the start and the position in the trainer's report, which change as it trains; None without a report.
+
+    A report that cannot be read is its own mark.
+    """
+    try:
+        report = report_of(config_map)
+    except ValueError:
+        return text_of(config_map)
+    if report is None:
+        return None
+    return report.age
+
+
+def news_of(config_map: Object) -> Hashable:
+    """Return the content of a trainer's ConfigMap without mere progress: it changes only if something else is new."""
+    metadata = config_map["metadata"]
+    marks = {name: metadata.get(name) for name in ("uid", "labels", "annotations", "ownerReferences")}
+    try:
+        report = report_of(config_map)
+    except ValueError:
+        return str(marks), text_of(config_map)
+    if report is None:
+        return str(marks), None
+    # Without what changes while a training goes on; that its pace is known remains.
+    lasting = replace(
+        report, update=0, epoch=0.0, learning_rate=0.0, loss=None, metrics={}, eta_seconds=None, checkpoint_update=None,
+        exchanged=None, beat=None,
+        forecast=None if report.forecast is None else replace(report.forecast, due_seconds=None),
+        seconds_per_update=None if report.seconds_per_update is None else 1.0,
+    )  # fmt: skip
+    return str(marks), str(lasting)
+
+
+def text_of(config_map: Object | None) -> str | None:
+    """Return the text of the report in the trainer's ConfigMap; None before the first one."""
+    return ((config_map or {}).get("data") or {}).get(names.PROGRESS_KEY)
+
+
+@lru_cache(maxsize=64)  # a pass reads a report several times, and few passes run at once
+def _read(text: str) -> Progress:
+    return Progress.from_json(text)
+
+
+SILENT_AFTER_SECONDS = 3 * LONGEST_PERIOD_SECONDS
+"""Time without a report after which a trainer that runs counts as silent."""
+LATE_AFTER_UPDATES = 20
+"""Time without an update, in updates, that may pass before a slow job counts as late."""
+
+
+def is_silent(seen: Observed, clock: Clock) -> bool:
+    """Return whether a ready trainer has not reported for SILENT_AFTER_SECONDS; if not, note when it will not have."""
+    report = _report(seen)
+    if seen.last_report is None or report is None:
+        return False
+    if report.beat is None or report.weights_sha256 is not None:
+        return False  # of a version that reports only what is new, or of a trainer that has finished
+    if not ((seen.trainer or {}).get("status") or {}).get("ready", 0):
+        return False  # the condition Training says why
+    return clock.passed(timestamp(seen.last_report), SILENT_AFTER_SECONDS)
+
+
+def waits_long(seen: Observed, report: Progress | None, clock: Clock) -> bool:
+    """Return whether the trainer says that it waits for something, and is late."""
+    if report is None or not report.waiting_for or report.seconds_per_update is None:
+        return False  # before the first update of a start, workers are starting
+    return clock.reached(seen.report_age_seconds, late_after_seconds(report.seconds_per_update, SILENT_AFTER_SECONDS))
+
+
+def late_after_seconds(seconds_per_update: float, least: float) -> float:
+    """Return the time without an update after which a job of this speed is late; at least `least`."""
+    return max(least, LATE_AFTER_UPDATES * seconds_per_update)
+
+
+def needs_inquiry(seen: Observed) -> bool:
+    """Return whether to ask the API server why the trainer is silent or waits."""
+    clock = Clock(seen.now)
+    return is_silent(seen, clock) or (seen.trainer is not None and waits_long(seen, _report(seen), clock))
+
+
+def _report(seen: Observed) -> Progress | None:
+    """Return the trainer's report; None if there is none or it cannot be read."""
+    try:
+        return report_of(seen.children.get(Ref("ConfigMap", seen.names.progress)))
+    except ValueError:
+        return None
+
+
+def findings(seen: Observed) -> str:
+    """Return the sentences about what the operator found: pods, the scheduler, network policies, its right to read."""
+    parts = ["The trainer's pod is not ready."]
+    ready = [pod["metadata"]["name"] for pod in seen.trainer_pods if condition_of(pod, "Ready", "True") is not None]
+    if ready:
+        parts = [f"The trainer's pod {ready[0]} is ready."]
+    if Ref("Service", seen.names.scheduler) not in seen.parts:
+        parts.append("The scheduler has no Service.")
+    elif not seen.is_scheduler_ready:
+        parts.append("The scheduler's pod is not ready, so its Service has no endpoint.")
+    else:
+        parts.append("The scheduler's pod is ready, so its Service has an endpoint.")
+    workers = seen.workers or {}
+    num_ready = (workers.get("status") or {}).get("readyReplicas", 0)
+    desired = (workers.get("spec") or {}).get("replicas", 0)
+    parts.append(f"{num_ready} of {desired} worker pods are ready.")
+    inquiry = seen.inquiry
+    if inquiry is not None and inquiry.refusal:
+        parts.append(f"The operator cannot read the reports: {inquiry.refusal}.")
+    elif inquiry is not None:
+        parts.append("The operator can read the reports.")
+    if inquiry is not None and inquiry.policies:
+        which = ", ".join(inquiry.policies)
+        label = names.JOB_LABEL
+        remedy = f"Let them admit what the job's own policy {seen.names.network_policy} admits, or exempt {label}."
+        parts.append(f"NetworkPolicies that are not the operator's apply to the job's pods: {which}. {remedy}")
+    else:
+        parts.append("The trainer's log may say more.")
+    return " ".join(parts)
+
+
+def foreign_policies(policies: Iterable[Object], job: str) -> tuple[str, ...]:
+    """Return the names of the NetworkPolicies that are not a job's and that apply to pods of this job."""
+    roles = ("trainer", "scheduler", "worker")
+    found = []
+    for policy in policies:
+        selector = (policy.get("spec") or {}).get("podSelector") or {}
+        applies = any(_selects(selector, names.labels(job, role)) for role in roles)
+        if names.JOB_LABEL not in labels_of(policy) and applies:
+            found.append(str(policy["metadata"]["name"]))
+    return tuple(sorted(found))
+
+
+def _selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Return whether a label selector selects an object with these labels."""
+    if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
+        return False
+    return all(_meets(rule, labels) for rule in selector.get("matchExpressions") or ())
+
+
+def _meets(rule: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    value = labels.get(rule["key"])
+    values = rule.get("values") or ()
+    operators = {
+        "In": value in values,
+        "NotIn": value not in values,
+        "Exists": value is not None,
+        "DoesNotExist": value is None,
+    }
+    return operators[rule["operator"]]

@@ -1,34 +1,18 @@
-"""What others refuse or hold back of a job's objects, in one form: which object, who, why, and what helps.
+"""What the API server refuses of a job's objects, in one form: which object, who refuses it, why, and what helps.
 
-The API server's answers to writes, objects whose finalizers keep them from going, and objects of an earlier job of the
-same name. What others undo after a write is found in job/contested.py, what keeps pods from running in problems.py.
+What others undo after a write is found in children/drift.py, what keeps pods from running in problems.py.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
-from operator import itemgetter
 from typing import NamedTuple
 
-from batchgrowth import names
-from batchgrowth.spec import KIND
-
-from batchgrowth_operator.seen.clock import Clock
 from batchgrowth_operator.seen.observed import (
     CLAIM,
     Failure,
-    Object,
-    Observed,
-    Ref,
-    finalizers_of,
-    is_terminating,
-    truncated,
 )
 
-STUCK_AFTER_SECONDS = 20.0
-"""Time for an object to go after its deletion, if it has no pods."""
-STUCK_JOB_AFTER_SECONDS = 180.0
-"""The same for the trainer's Job, whose pod may take two minutes to write a checkpoint."""
 LONGEST_WHY = 500
 """Characters of the API server's message that a refusal quotes."""
 FOREIGN = 0
@@ -221,7 +205,8 @@ def refused_pod(message: str, namespace: str) -> Problem:
     part = _part(named["owner"] if named else "")
     words = {"size": _SIZES[part], "less": less(part)}
     found = _explained(_POD.sub("", text), namespace, (*POD_CAUSES, *CAUSES), _REFUSES_PODS, words)
-    reason, helps = found.reason, found.helps
+    reason = found.reason
+    helps = found.helps
     if reason == "ChildRefused":
         reason = "PodsRefused"
     if _EXEMPT in helps:
@@ -256,7 +241,9 @@ def _explained(
 
     `words` are further ones that the causes use.
     """
-    reason, why, (who, helps) = "ChildRefused", text, others
+    reason = "ChildRefused"
+    why = text
+    who, helps = others
     for cause in causes:
         found = cause.pattern.search(text)
         if found is not None:
@@ -279,111 +266,3 @@ def is_of_dying_namespace(failure: Failure) -> bool:
 def is_namespace_end(message: str) -> bool:
     """Return whether the API server's message is that of a write into a namespace that is being deleted."""
     return CAUSES[0].pattern.search(message) is not None
-
-
-def is_namespace_dying(seen: Observed) -> bool:
-    """Return whether the job's namespace is being deleted, as far as a refused write has shown it."""
-    return any(map(is_of_dying_namespace, seen.failures))
-
-
-# Objects that are being deleted and stay, because of their finalizers.
-
-
-def stuck_deletions(seen: Observed, clock: Clock) -> Iterator[Problem]:
-    """Yield the objects with the names of the job's children that were deleted a while ago and are still there."""
-    present = {**_strangers(seen), **seen.children}
-    for ref, found in sorted(present.items(), key=itemgetter(0)):
-        if not is_terminating(found):
-            continue
-        limit = STUCK_JOB_AFTER_SECONDS if ref.kind == "Job" else STUCK_AFTER_SECONDS
-        since = found["metadata"]["deletionTimestamp"]
-        if clock.passed(since, limit):
-            yield _stuck(seen, ref, found, str(since))
-
-
-def _stuck(seen: Observed, ref: Ref, found: Object, since: str) -> Problem:
-    kind, name = ref
-    finalizers = ", ".join(finalizers_of(found))
-    text = f"{kind} {name} was deleted at {since} and is still there"
-    release = (
-        f"`kubectl patch {kind.lower()} {name} --namespace {seen.namespace} --type merge "
-        """--patch '{"metadata":{"finalizers":null}}'`"""
-    )
-    pods = f"`kubectl get pods --namespace {seen.namespace} --selector {names.selector(seen.name)}`"
-    if kind == "DaskCluster":
-        text += f", because the Dask operator does not release it (finalizer {finalizers or 'unknown'}). "
-        return Problem("DaskOperatorMissing", f"{text}Is the Dask operator running? If it is gone for good: {release}.")
-    if not finalizers:
-        return Problem("DeletionStuck", f"{text}, although no finalizer holds it. Look at the API server's log.")
-    if "foregroundDeletion" in finalizers:
-        return Problem(
-            "DeletionStuck", f"{text}, because its pods must go first. Look for one that does not end: {pods}."
-        )
-    if kind == CLAIM and "pvc-protection" in finalizers:
-        return Problem("DeletionStuck", f"{text}, because pods use it. Look for one that does not end: {pods}.")
-    text += f", because the finalizer {finalizers} holds it. If the controller of the finalizer is gone: {release}."
-    return Problem("DeletionStuck", truncated(text))
-
-
-# Objects that an earlier job of the same name left behind: `kubectl delete --cascade=orphan` removes their owner.
-
-
-def left_over(seen: Observed) -> Problem | None:
-    """Return the problem of all objects of an earlier job of this name that nobody will delete; None without any.
-
-    They are not adopted: a report, a checkpoint or a running trainer of another training would pass for this job's.
-    """
-    found = sorted(ref for ref, body in _strangers(seen).items() if not _is_going(body))
-    if not found:
-        return None
-    kinds = sorted({ref.kind.lower() for ref in found})
-    each = ", ".join(f"{ref.kind} {ref.name}" for ref in found)
-    text = f"Left without an owner by an earlier job of this name: {each}"
-    remove = f"kubectl delete {','.join(kinds)} --namespace {seen.namespace} --selector {names.selector(seen.name)}"
-    careful = " The claim has the earlier job's checkpoints." if any(ref.kind == CLAIM for ref in found) else ""
-    return Problem("NameTaken", truncated(f"{text}. Delete what is left: `{remove}`.{careful}"))
-
-
-def going(seen: Observed, ref: Ref) -> Problem | None:
-    """Return the problem of an object of an earlier job of this name that Kubernetes is deleting; None if it is none.
-
-    Garbage collection takes a moment after `kubectl delete`, and a new job may be there before it is through.
-    """
-    found = seen.strangers.get(ref)
-    owners = () if found is None else found["metadata"].get("ownerReferences") or ()
-    if not any((owner.get("kind"), owner.get("name")) == (KIND, seen.name) for owner in owners):
-        return None
-    kind, name = ref
-    text = f"{kind} {name} is still that of an earlier job of this name. Kubernetes deletes it, and then the operator"
-    return Problem("NameTaken", f"{text} makes this job's.")
-
-
-def _strangers(seen: Observed) -> dict[Ref, Object]:
-    """Return the objects of others that have the names of the job's children, as far as they have the job's label."""
-    desired = _children(seen.name)
-    return {ref: body for ref, body in seen.strangers.items() if ref in desired}
-
-
-def _is_going(body: Object) -> bool:
-    """Return whether the object is being deleted, or has an owner with which garbage collection deletes it."""
-    return is_terminating(body) or bool(body["metadata"].get("ownerReferences"))
-
-
-def _children(job: str) -> frozenset[Ref]:
-    """Return the kinds and names of all children that a job may have."""
-    return frozenset(
-        {
-            Ref("ConfigMap", names.plan(job)),
-            Ref("ConfigMap", names.progress(job)),
-            Ref("DaskCluster", names.cluster(job)),
-            Ref("Deployment", names.workers(job)),
-            Ref("Job", names.trainer(job)),
-            Ref("NetworkPolicy", names.network_policy(job)),
-            Ref(CLAIM, names.checkpoints(job)),
-            Ref("Role", names.progress_role(job)),
-            Ref("RoleBinding", names.progress_role(job)),
-            Ref("Secret", names.authority(job)),
-            Ref("Secret", names.tls(job)),
-            Ref("ServiceAccount", names.trainer(job)),
-        }
-    )

@@ -1,37 +1,303 @@
-"""Interprets the observed state: the spec and its plan, the position, and whether the job is over (seen/outcome.py).
+"""Interprets the observed state: the spec and its plan, the position, and how the job ended.
+
+A job ends by its trainer's own end, or at one of the limits of its restarts, its retries and its time. A trainer that
+fails is restarted, and counts towards spec.restarts.limit; Kubernetes bounds that by the backoffLimit of its Job, whose
+podFailurePolicy says which ends count (`trainer_job` in children/pods.py). `restarts_of` reads the count, without pods
+that a node refused. One that ends with exit code 75, because its cluster failed it, is retried and does not count
+there; `job_outcome` bounds the retries that get no further.
 
 `Situation.cluster_policy` decides whether the job's cluster is kept or released.
 """
 
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from typing import Any, NamedTuple
 
+from batchgrowth import names
 from batchgrowth.contract.progress import LARGEST_START, LONGEST_PERIOD_SECONDS, Progress
-from batchgrowth.contract.status import JobStatus, RetriesStatus
-from batchgrowth.errors import Fault, SpecError
+from batchgrowth.contract.status import MOST_LINGERED, JobStatus, RetriesStatus
+from batchgrowth.errors import CheckpointError, ClusterError, DataError, Fault, SpecError, WorkloadError
 from batchgrowth.manifest.reading import StoredJob
 from batchgrowth.plan import BatchDecision, Plan, Stage, make_plan
 from batchgrowth.same_updates import what_differs
 from batchgrowth.spec import JobSpec, mathematics
 
-from batchgrowth_operator.seen.clock import Clock, seconds_since
-from batchgrowth_operator.seen.observed import WORKER, Observed, condition, stored_status
-from batchgrowth_operator.seen.outcome import Outcome, epochs_of, job_outcome, next_retries
-from batchgrowth_operator.seen.problems import cluster_problem, held_back, workers_problem
+from batchgrowth_operator.seen.observed import (
+    TRAINER,
+    WORKER,
+    Clock,
+    Object,
+    Observed,
+    annotations_of,
+    condition,
+    condition_of,
+    endings_of,
+    is_terminating,
+    seconds_since,
+    stored_status,
+    truncated,
+)
+from batchgrowth_operator.seen.problems import cluster_problem, remedy_of_image, workers_problem
 from batchgrowth_operator.seen.progress import (
     TrainingState,
     is_awaited,
     job_text,
+    quantity_of,
     remarks_of,
     stored,
     training_state,
     undecided,
 )
 from batchgrowth_operator.seen.refused_objects import Problem
-from batchgrowth_operator.seen.storage import Storage, storage_of
-from batchgrowth_operator.seen.trainer_pods import is_cut_off, is_running, is_stopped
+from batchgrowth_operator.seen.trainer_pods import (
+    FAILED,
+    Storage,
+    has_failed_by_nodes_alone,
+    is_cut_off,
+    is_running,
+    is_stopped,
+    last_removal,
+    lingering_pods,
+    num_refused,
+    storage_of,
+    was_removed,
+)
 from batchgrowth_operator.settings import Defaults
+
+MOST_FRUITLESS_RETRIES = 10
+"""Restarts after exit code 75 without a further update, after which the job has failed."""
+REASONS = {
+    SpecError.exit_code: "ManifestRefused",
+    WorkloadError.exit_code: "WorkloadFailed",
+    DataError.exit_code: "DataFailed",
+    CheckpointError.exit_code: "CheckpointFailed",
+}
+"""Exit codes that a restart would only repeat, and their reasons."""
+KILLED = 137
+"""The exit code of a container that SIGKILL ended."""
+_KILLED_OTHERWISE = "killed, as a hung container is by its liveness probe: the pod's events say why"
+_LONGEST_COUNT = 9
+"""Digits of a number in an annotation that may be believed."""
+_EXIT_CODE = re.compile(r"exit code (\d+)")
+
+
+class Outcome(NamedTuple):
+    """The end of a job: status, reason and message of its condition Succeeded."""
+
+    succeeded: bool
+    reason: str
+    message: str
+
+
+FINISHED = Outcome(True, "Finished", "Every update of the plan is done.")
+
+
+def job_outcome(
+    seen: Observed,
+    spec: JobSpec,
+    plan: Plan,
+    previous: JobStatus,
+    retries: RetriesStatus,
+    lingering: Sequence[Object],
+    clock: Clock,
+) -> Outcome | None:
+    """Return how the job ended; None if it goes on. The order of the cases is deliberate."""
+    # What the status says stands for ever, whatever becomes of the trainer: a job that is over never begins again.
+    succeeded = condition(previous, "Succeeded")
+    if succeeded is not None and succeeded.status != "Unknown":
+        return Outcome(succeeded.status == "True", succeeded.reason, succeeded.message)
+
+    # What the trainer says of its own end counts more than a limit that it reached in the same moment.
+    outcome = _outcome_beside_others(seen, lingering) or trainer_outcome(seen)
+    if outcome is not None and outcome.succeeded and trains_other_epochs(seen, spec):
+        return None  # the number grew while the last updates were made
+    if outcome is not None:
+        stop = spec.evaluation.stop_early
+        if stop is None or not outcome.succeeded or not plan.ended_early:
+            return outcome
+        why = f"{stop.metric} got no better, and stopEarly.patience is {stop.patience:,}"
+        return Outcome(True, "StoppedEarly", f"Training ended after epoch {plan.epochs:,} of {spec.epochs:,}: {why}.")
+
+    fruitless = num_retries(seen, retries) - retries.before
+    if fruitless >= MOST_FRUITLESS_RETRIES:
+        without = f"The trainer ended {fruitless} times without getting past update {retries.update:,}"
+        return Outcome(False, "RetriesFruitless", truncated(f"{without}; last: {last_exit(seen)}"))
+
+    # Until the deadline has passed, the clock notes when it will have, and that wakes the job. It is asked last, since
+    # a job that is over needs no such pass, and of a suspended job no time counts.
+    limit = spec.active_deadline_seconds
+    if limit is not None and not spec.suspend and clock.reached(seen.active_seconds, limit):
+        return Outcome(False, "DeadlineExceeded", f"The job was active for {limit} s.")
+    return None
+
+
+def trainer_outcome(seen: Observed) -> Outcome | None:
+    """Return how the trainer's Job ended; None if it has not.
+
+    The failure of a Job that is being deleted is none: Kubernetes deletes its pods first, and without them nobody knows
+    whether nodes alone have failed it.
+    """
+    if condition_of(seen.trainer, "Complete", "True") is not None:
+        return FINISHED
+    failed = condition_of(seen.trainer, FAILED, "True")
+    if failed is None or is_terminating(seen.trainer) or has_failed_by_nodes_alone(seen):
+        return None
+    failure = failed.get("message", "")
+    code, message, _ = _last_termination(seen)
+    if code is None:  # its pods are gone, but the Job may name the exit code
+        found = _EXIT_CODE.search(failure)
+        code = int(found[1]) if found else -1
+    return Outcome(False, REASONS.get(code, "RestartsExceeded"), truncated(message or failure))
+
+
+def _outcome_beside_others(seen: Observed, lingering: Sequence[Object]) -> Outcome | None:
+    """Return how the trainer ended if its Job cannot say so, because of other containers in its pod; None otherwise.
+
+    Either they run on, or one of them has failed, and with it the pod. A failure that a restart may mend is none: the
+    Job counts it once its pod has ended.
+    """
+    lingered: list[dict[str, Any]] = []
+    for pod in lingering:
+        lingered += endings_of(pod)
+    endings = list(lingered)
+    for pod in seen.pods_of_job:
+        if (pod.get("status") or {}).get("phase") == FAILED:
+            endings += endings_of(pod)
+    for ending in endings:
+        if ending["exitCode"] == 0:
+            return FINISHED
+    for ending in lingered:
+        if ending["exitCode"] in REASONS:
+            return Outcome(False, REASONS[ending["exitCode"]], truncated(str(ending.get("message") or "").strip()))
+    return None
+
+
+def trains_other_epochs(seen: Observed, spec: JobSpec) -> bool:
+    """Return whether the trainer's Job was made for another number of epochs than the spec's."""
+    trained = None if seen.trainer is None else epochs_of(seen.trainer)
+    return trained is not None and trained != spec.epochs
+
+
+def epochs_of(job: Object) -> int | None:
+    """Return the number of epochs for which a trainer's Job was made; None if an earlier operator made it.
+
+    The pod template says so, which nobody can edit.
+    """
+    return _number_in((job["spec"]["template"].get("metadata") or {}).get("annotations") or {}, names.EPOCHS)
+
+
+def restarts_of(seen: Observed) -> int:
+    """Return the number of the trainer's failures that count, including failures before its Job was recreated.
+
+    A pod that its node refused is none, as long as Kubernetes keeps the pod; so of a Job that is being deleted, only
+    the failures before it count. The status has the others.
+    """
+    if seen.trainer is None:
+        return 0
+    if is_terminating(seen.trainer):
+        return restarts_before(seen.trainer)
+    failed = int((seen.trainer.get("status") or {}).get("failed", 0))
+    return restarts_before(seen.trainer) + max(0, failed - num_refused(seen))
+
+
+def restarts_before(job: Object) -> int:
+    """Return the number of the trainer's restarts before this Job was made."""
+    return _number_in(annotations_of(job), names.RESTARTS_BEFORE) or 0
+
+
+def _number_in(annotations: Mapping[str, str], name: str) -> int | None:
+    """Return the whole number in an annotation; None if there is none, or others have written something else."""
+    text = annotations.get(name, "")
+    if not text.isdecimal() or len(text) > _LONGEST_COUNT:
+        return None
+    return int(text)
+
+
+def num_retries(seen: Observed, known: RetriesStatus) -> int:
+    """Return the number of trainer pods that ended with exit code 75; evicted pods do not count.
+
+    Kubernetes keeps them, but for those that `known` names: another container outlived them, or their Job is made again
+    because nodes alone have failed it.
+    """
+    pods = seen.pods_of(TRAINER)
+    num = sum(map(_is_retried, pods))
+    if known.lingered:
+        kept = {pod["metadata"]["name"] for pod in pods}
+        num += sum(name not in kept for name in known.lingered)
+    return num
+
+
+def next_retries(
+    seen: Observed, known: RetriesStatus | None, update: int, lingering: Sequence[Object]
+) -> RetriesStatus:
+    """Return the point from which retries count, after `update` updates; a repeated update is not progress.
+
+    A training that ended with exit code 75 may be retried any number of times if it gets further, else
+    MOST_FRUITLESS_RETRIES times. The number of ended pods is the count, so it survives the operator and needs no clock.
+    """
+    previous = known or RetriesStatus()
+    deleted = seen.pods_of_job if has_failed_by_nodes_alone(seen) else lingering
+    names_of_deleted = [pod["metadata"]["name"] for pod in deleted if _is_retried(pod)]
+    if update > previous.update:
+        current = RetriesStatus(update=update, lingered=tuple(names_of_deleted[-MOST_LINGERED:]))
+        return current.model_copy(update={"before": num_retries(seen, current)})
+    lingered = tuple(dict.fromkeys([*previous.lingered, *names_of_deleted]))[-MOST_LINGERED:]
+    current = previous.model_copy(update={"lingered": lingered})
+    ended = num_retries(seen, current)  # a deleted Job's pods are gone
+    return current.model_copy(update={"before": min(previous.before, ended)})
+
+
+def _is_retried(pod: Object) -> bool:
+    """Return whether the trainer in the pod ended with exit code 75, and not because the pod was evicted."""
+    return not was_removed(pod) and any(ending["exitCode"] == ClusterError.exit_code for ending in endings_of(pod))
+
+
+def last_exit(seen: Observed) -> str:
+    """Return why the trainer pod that ended last did; empty if no such pod is left.
+
+    That is what refused or removed it, or else its exit code and last output.
+    """
+    removed_at, removal = last_removal(seen)
+    code, message, ended_at = _last_termination(seen)
+    if removal and removed_at >= ended_at:
+        return truncated(removal)
+    if code is None:
+        return ""
+    if not message:
+        return f"exit code {code}"
+    return truncated(f"exit code {code}: {message}")
+
+
+def _last_termination(seen: Observed) -> tuple[int | None, str, str]:
+    """Return exit code and message of the trainer container that failed last, and when; None and "" if no such pod is
+    left.
+
+    The message is the container's last output, with a remedy if it tells that the image is the wrong one;
+    after a kill, which output does not explain, it ends with the likely cause. A pod that Kubernetes removed is not
+    asked.
+    """
+    endings: list[dict[str, Any]] = []
+    for pod in seen.pods_of(TRAINER):
+        if was_removed(pod):
+            continue
+        endings += [ending for ending in endings_of(pod) if ending["exitCode"]]
+    if not endings:
+        return None, "", ""
+    last = max(endings, key=lambda ending: str(ending.get("finishedAt") or ""))
+    ended_at = str(last.get("finishedAt") or "")
+    code = int(last["exitCode"])
+    output = str(last.get("message") or "").strip()
+    remedy = remedy_of_image(output)
+    if remedy and code not in REASONS:
+        return code, f"{output}. {remedy}", ended_at
+    if code != KILLED:
+        return code, output, ended_at
+    why = "out of memory" if last.get("reason") == "OOMKilled" else _KILLED_OTHERWISE
+    return code, f"{output} ({why})" if output else why, ended_at
+
 
 MOST_TURNS = 5
 """Turns of a condition from which it counts as flapping; the turns before are shown at once."""
@@ -64,11 +330,15 @@ class Situation:
     seen: Observed
     defaults: Defaults
     clock: Clock
+    text: str
+    """The job without its status, by which what follows from it alone is remembered from pass to pass."""
     stored: StoredJob
     """The job as the API server has it."""
     spec: JobSpec
     undecided: Plan
     """The plan that follows from the spec alone."""
+    quantity: str
+    """What the growth rule measures; empty if the plan follows from the spec alone."""
     remarks: tuple[Fault, ...]
     """What in the spec can never act in that plan, or wastes workers."""
     plan: Plan
@@ -92,6 +362,10 @@ class Situation:
     """What fruitless retries of the trainer are counted from."""
     outcome: Outcome | None
     """How the job ended; None if it has not."""
+    lingering: Sequence[Object]
+    """The pods of the trainer's Job that run although their trainer has ended."""
+    storage: Storage
+    """Where the job's checkpoints are kept."""
     awaited_start: int | None = None
     """The number of the trainer's next start, if an earlier one has stopped and no trainer runs; None otherwise."""
 
@@ -105,27 +379,16 @@ class Situation:
         return Mode.ACTIVE
 
     @cached_property
-    def quantity(self) -> str:
-        """Return the quantity that the growth rule measures; empty if the plan follows from the spec alone."""
-        quantity: str = self.spec.batch.growth.entry.quantity
-        return quantity
-
-    @cached_property
     def stage(self) -> Stage:
         """Return the stage of the next update; the last stage at the end."""
         return self.plan.stage_at(self.update)
-
-    @cached_property
-    def storage(self) -> Storage:
-        """Return where the job's checkpoints are kept."""
-        return storage_of(self.spec, self.seen, self.defaults, self.clock)
 
     @cached_property
     def is_trainer_running(self) -> bool:
         """Return whether a trainer pod may still be working."""
         return is_running(self.seen, self.storage.is_kept, self.clock)
 
-    @property
+    @cached_property
     def is_report_awaited(self) -> bool:
         """Return whether the trainer has stopped and been started again, and has not reported since."""
         return self.awaited_start is not None or (self.report is None and is_awaited(self.previous.trainer_status))
@@ -152,6 +415,27 @@ class Situation:
         return self.spec.epochs if trained is None else trained
 
     @cached_property
+    def default_image(self) -> str:
+        """Return the image of a job without spec.image: the one with which training began, so that an upgrade of the
+        operator does not change it midway.
+        """
+        child = self.seen.trainer or self.seen.workers
+        has_begun = self.update or self.previous.history
+        if not has_begun or child is None:
+            return self.defaults.image
+        known = annotations_of(child).get(names.DEFAULT_IMAGE)
+        if known:
+            return known
+        found = str(child["spec"]["template"]["spec"]["containers"][0]["image"])
+        # An earlier operator made the child and did not note what its image replaced.
+        return self.defaults.image if found == self.spec.image else found
+
+    @cached_property
+    def image(self) -> str:
+        """Return the image of the job's pods: spec.image, or else the job's default image."""
+        return self.default_image if self.spec.image is None else self.spec.image
+
+    @cached_property
     def cluster_policy(self) -> ClusterPolicy:
         """Return what to do with the cluster, which is never deleted while a trainer may write its last checkpoint."""
         if self.mode is Mode.ACTIVE:
@@ -169,11 +453,6 @@ class Situation:
     def cluster_problem(self) -> Problem | None:
         """Return the first problem that keeps the scheduler or the workers from running; None if there is none."""
         return cluster_problem(self.seen, self.clock)  # notes in the clock when the answer changes
-
-    @cached_property
-    def held_back(self) -> Problem | None:
-        """Return the first object that cannot be written or deleted, or that is in the way; None if there is none."""
-        return held_back(self.seen, self.clock)
 
     @cached_property
     def workers_problem(self) -> Problem | None:
@@ -215,13 +494,15 @@ def situate(seen: Observed, defaults: Defaults, clock: Clock) -> Situation:
     job = stored(text)
     previous = stored_status(seen)
     training = training_state(text, seen, previous)
-    retries = next_retries(seen, previous.retries, training.update, clock)
-    outcome = job_outcome(seen, job.job.spec, training.plan, previous, retries, clock)
+    lingering = lingering_pods(seen, clock)
+    retries = next_retries(seen, previous.retries, training.update, lingering)
+    outcome = job_outcome(seen, job.job.spec, training.plan, previous, retries, lingering, clock)
+    storage = storage_of(job.job.spec, seen, defaults, clock)
     awaited = None
     if outcome is None and not job.job.spec.suspend:
-        is_kept = storage_of(job.job.spec, seen, defaults, clock).is_kept
-        awaited = _awaited_start(seen, is_kept, training, previous, clock)
-        if awaited is not None and not is_kept:
+        awaited = _awaited_start(seen, storage.is_kept, training, previous, clock)
+        # Nothing kept the state: the next start begins at the first update, and no decision of the last one holds.
+        if awaited is not None and not storage.is_kept:
             training = TrainingState(
                 plan=undecided(text), expected=undecided(text), decisions=(), report=None, update=0
             )
@@ -229,9 +510,11 @@ def situate(seen: Observed, defaults: Defaults, clock: Clock) -> Situation:
         seen=seen,
         defaults=defaults,
         clock=clock,
+        text=text,
         stored=job,
         spec=job.job.spec,
         undecided=undecided(text),
+        quantity=quantity_of(text),
         remarks=remarks_of(text),
         plan=training.plan,
         expected=training.expected,
@@ -244,6 +527,8 @@ def situate(seen: Observed, defaults: Defaults, clock: Clock) -> Situation:
         reported_epochs=training.reported_epochs,
         retries=retries,
         outcome=outcome,
+        lingering=lingering,
+        storage=storage,
         awaited_start=awaited,
     )
     _check_longer(s)
@@ -263,6 +548,7 @@ def _awaited_start(
         return training.report.start + 1
     if known is None or known.start is None:
         return 1
+    # A status that awaits a start has its number already.
     return known.start if is_awaited(known) else min(known.start + 1, LARGEST_START)
 
 

@@ -1,31 +1,40 @@
-"""Whether the trainer's pods still run, and which of them ended through no doing of the trainer.
+"""Whether the trainer's pods still run, which of them ended through no doing of the trainer, and where they keep their
+checkpoints.
 
 Kubernetes marks a running pod of a lost node as not ready, deletes it minutes later, and keeps the object until the
 node is back or gone; until then its Job makes no other pod. Only pods are read, because nodes are not namespaced.
 
 Kubernetes ends a pod with the last of its containers, native sidecars aside. Another container, as a mesh injects it,
-may never end, and its Job then neither ends nor makes another pod. outcome.py reads from such a pod how the trainer
+may never end, and its Job then neither ends nor makes another pod. situation.py reads from such a pod how the trainer
 ended, and job/reconcile.py (`_wanted`) suspends the Job, which makes Kubernetes delete the pod.
 
 A kubelet refuses a pod that was bound to its node but cannot run there: OutOfcpu, NodeAffinity,
 UnexpectedAdmissionError. The pod fails before any of its containers has run. Kubernetes removes a pod for a drain, a
 preemption or a full node, and marks it with the condition DisruptionTarget. The trainer's Job ignores the second kind
 by its podFailurePolicy, but no policy can name the first, since such a pod has neither an exit code nor a condition:
-`restarts_of` and `trainer_outcome` in outcome.py leave it out.
+`restarts_of` and `trainer_outcome` in situation.py leave it out.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from batchgrowth_operator.seen.clock import Clock, seconds_since, seconds_until
+from batchgrowth.spec import JobSpec
+
 from batchgrowth_operator.seen.observed import (
+    CLAIM,
     TRAINER,
+    Clock,
     Object,
     Observed,
+    Ref,
     condition_of,
     endings_of,
     is_owned_by,
     is_terminating,
+    seconds_since,
+    seconds_until,
 )
+from batchgrowth_operator.settings import Defaults
 
 FAILED = "Failed"
 BACKOFF_LIMIT = "BackoffLimitExceeded"
@@ -62,6 +71,7 @@ def has_failed_by_nodes_alone(seen: Observed) -> bool:
         return False
     refused = num_refused(seen)
     own = int(status.get("failed", 0)) - refused
+    # Kubernetes fails a Job with more failures than its backoffLimit.
     return refused > 0 and own <= int(job["spec"].get("backoffLimit", 0))
 
 
@@ -129,15 +139,7 @@ def is_given_up(pod: Object, kept: bool, clock: Clock) -> bool:
 
 def has_lost_trainer(seen: Observed, kept: bool, clock: Clock) -> bool:
     """Return whether a pod of the trainer's Job is given up: then only a new Job makes another pod."""
-    return any(is_given_up(pod, kept, clock) for pod in pods_of_job(seen))
-
-
-def pods_of_job(seen: Observed) -> list[Object]:
-    """Return the pods of the trainer's present Job, including pods that are being deleted; none without a Job."""
-    if seen.trainer is None:
-        return []
-    uid = seen.trainer["metadata"].get("uid", "")
-    return [pod for pod in seen.trainer_pods if is_owned_by(pod, uid)]
+    return any(is_given_up(pod, kept, clock) for pod in seen.pods_of_job)
 
 
 def _is_unreachable(pod: Object, clock: Clock) -> bool:
@@ -185,13 +187,12 @@ def lingering_pods(seen: Observed, clock: Clock) -> list[Object]:
 
     A pod that is being deleted is one of them until it is gone or its phase says that it has ended.
     """
-    return [pod for pod in pods_of_job(seen) if _lingers(pod, clock)]
-
-
-def _lingers(pod: Object, clock: Clock) -> bool:
-    if (pod.get("status") or {}).get("phase") != "Running":
-        return False
-    return any(clock.passed(ending.get("finishedAt"), LINGERS_AFTER_SECONDS) for ending in endings_of(pod))
+    return [
+        pod
+        for pod in seen.pods_of_job
+        if (pod.get("status") or {}).get("phase") == "Running"
+        and any(clock.passed(ending.get("finishedAt"), LINGERS_AFTER_SECONDS) for ending in endings_of(pod))
+    ]
 
 
 def has_ended(pod: Object) -> bool:
@@ -240,3 +241,87 @@ def is_between_pods(seen: Observed) -> bool:
     if ends and not has_failed_by_nodes_alone(seen):
         return False  # it has ended, or is about to
     return all((pod.get("status") or {}).get("phase") == "Failed" for pod in seen.trainer_pods)
+
+
+# Where a job's checkpoints are kept: at the place in its spec, or else at the operator's default. A trainer that exists
+# keeps its storage, so a changed default affects only jobs that have no trainer yet.
+
+VOLUME = "checkpoints"
+"""The trainer's volume with its checkpoints."""
+STORE_VARIABLE = "BATCHGROWTH_CHECKPOINT_URI"
+"""The trainer's environment variable with the URI of the object store that keeps its checkpoints."""
+
+CA_VARIABLE = "BATCHGROWTH_CHECKPOINT_CA"
+"""The trainer's environment variable with the file of the CAs that it trusts for that store."""
+CA_FOLDER = "/etc/batchgrowth/store-ca"
+"""The folder of that file, whose name is that of the ConfigMap, if the spec names one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """The storage that outlives the trainer's pod."""
+
+    claim: str = ""
+    """The claim that the trainer mounts; empty if there is none."""
+    size: str = ""
+    """The size that the operator's own claim is to hold; empty if there is none."""
+    storage_class: str = ""
+    is_kept: bool = True
+    is_default: bool = False
+    """Whether the spec names no place."""
+    is_awaited: bool = False
+    """Whether the spec names a place for the next trainer: the one that runs has none, and would lose its training by
+    moving there."""
+
+
+NONE = Storage(is_kept=False)
+
+
+def storage_of(spec: JobSpec, seen: Observed, defaults: Defaults, clock: Clock) -> Storage:
+    """Return where the job's checkpoints are kept."""
+    own = seen.names.checkpoints
+    has_none = False
+    if seen.trainer is not None:
+        pod = seen.trainer["spec"]["template"]["spec"]
+        mounts = any(v["name"] == VOLUME and "persistentVolumeClaim" in v for v in pod.get("volumes") or ())
+        has_none = not mounts and not any(map(store_of, pod["containers"]))
+    # Before the places in the spec: a trainer that runs without one would lose its training by moving there.
+    if has_none and spec.checkpoint.is_kept and is_running(seen, kept=False, clock=clock):
+        return Storage(is_kept=False, is_awaited=True)
+    if spec.checkpoint.uri is not None:
+        return Storage()
+    volume = spec.checkpoint.volume
+    if volume is not None and volume.claim_name is not None:
+        return Storage(claim=volume.claim_name)
+    if volume is not None:
+        return Storage(claim=own, size=volume.size or "", storage_class=volume.storage_class_name or "")
+    if has_none:
+        return NONE
+    size = size_of(seen.children.get(Ref(CLAIM, own))) or defaults.checkpoint_size
+    if not size:
+        return NONE
+    return Storage(claim=own, size=size, is_default=True)
+
+
+def store_of(container: Object) -> list[str | None]:
+    """Return the object store that this trainer container uses, its Secret, and the ConfigMap with its CAs if the spec
+    names one; empty if there is no store.
+    """
+    variables = {entry["name"]: entry.get("value") for entry in container.get("env") or ()}
+    if STORE_VARIABLE not in variables:
+        return []
+    secrets = [source["secretRef"]["name"] for source in container.get("envFrom") or () if "secretRef" in source]
+    store = [variables[STORE_VARIABLE], next(iter(secrets), None)]
+    folder, _, file = str(variables.get(CA_VARIABLE)).rpartition("/")
+    return [*store, file.removesuffix(".crt")] if folder == CA_FOLDER else store
+
+
+def size_of(claim: Object | None) -> str:
+    """Return the size that the claim asks for; empty without a claim."""
+    requests = (((claim or {}).get("spec") or {}).get("resources") or {}).get("requests") or {}
+    return str(requests.get("storage", ""))
+
+
+def class_of(claim: Object | None) -> str:
+    """Return the class of the claim; empty without a claim or if it has none yet."""
+    return ((claim or {}).get("spec") or {}).get("storageClassName") or ""

@@ -1,7 +1,7 @@
 """A trainer's progress report: one small JSON document, from the trainer to the operator.
 
-The trainer makes it in sinks/report.py, with the time that is left. The operator reads it in seen/report.py, checks it
-against the plan in seen/progress.py, and job/status.py copies it into the status.
+The trainer makes it in sinks/report.py, with the time that is left. The operator reads it in seen/progress.py and
+checks it against the plan, and job/status.py copies it into the status.
 
 The report comes from a pod that runs a user's code, so pydantic checks it strictly when it is read.
 """

@@ -198,14 +198,14 @@ def test_names_fit_and_differ() -> None:
     """The longest job still has children whose names are DNS labels, and no two of a kind are alike."""
     job = "j" * LONGEST_JOB_NAME
     kinds = {
-        "ConfigMap": [names.plan(job), names.progress(job)],
-        "Secret": [names.authority(job), names.tls(job)],
-        "Service": [names.scheduler(job)],
-        "Role": [names.progress_role(job)],
-        "Deployment": [names.workers(job)],
-        "Job": [names.trainer(job)],
-        "DaskCluster": [names.cluster(job)],
-        "NetworkPolicy": [names.network_policy(job)],
+        "ConfigMap": [names.of(job).plan, names.of(job).progress],
+        "Secret": [names.of(job).authority, names.of(job).tls],
+        "Service": [names.of(job).scheduler],
+        "Role": [names.of(job).progress],
+        "Deployment": [names.of(job).workers],
+        "Job": [names.of(job).trainer],
+        "DaskCluster": [names.of(job).cluster],
+        "NetworkPolicy": [names.of(job).network_policy],
     }
     for made in kinds.values():
         assert len(made) == len(set(made))

@@ -109,7 +109,7 @@ def test_the_authority_s_key_is_mounted_nowhere(make_world: MakeWorld) -> None:
             s["secret"] for v in spec["volumes"] for s in v.get("projected", {}).get("sources", []) if "secret" in s
         ]
         assert [[item["key"] for item in s["items"]] for s in secrets] == [["ca.crt", "tls.crt", "tls.key"]]
-        assert names.authority("digits") not in json.dumps(spec)
+        assert names.of("digits").authority not in json.dumps(spec)
 
 
 @pytest.mark.fault("A12")
@@ -120,7 +120,7 @@ def test_no_two_jobs_share_the_name_of_an_object(make_world: MakeWorld) -> None:
     for name in {f"digits{one}{other}" for one in parts for other in parts}:
         world = make_world()
         world.job["metadata"]["name"] = name
-        scheduler = [Ref(kind, names.scheduler(name)) for kind in ("Deployment", "Service")]  # by the Dask operator
+        scheduler = [Ref(kind, names.of(name).scheduler) for kind in ("Deployment", "Service")]  # by the Dask operator
         for ref in {Ref(m["kind"], m["metadata"]["name"]) for m in children(world)} | {*scheduler}:
             assert taken.setdefault(ref, name) == name, ref
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from batchgrowth import names
-from batchgrowth_operator.job.contested import CALM_SECONDS, FREE_ROUNDS, LONGEST_WAIT_SECONDS
+from batchgrowth_operator.children.drift import CALM_SECONDS, FREE_ROUNDS, LONGEST_WAIT_SECONDS
 from batchgrowth_operator.seen.observed import Ref, ref_of
 
 MakeWorld = Any

@@ -7,9 +7,9 @@ from itertools import cycle
 from typing import Any
 
 import pytest
-from batchgrowth_operator.job.flapping import CALM_SECONDS, FORGOTTEN_AFTER_SECONDS, GOOD, WRITE_SECONDS
+from batchgrowth_operator.job.status import CALM_SECONDS, FORGOTTEN_AFTER_SECONDS, GOOD, WRITE_SECONDS
 from batchgrowth_operator.seen import situation
-from batchgrowth_operator.seen.clock import timestamp_ms
+from batchgrowth_operator.seen.observed import timestamp_ms
 from batchgrowth_operator.seen.situation import MOST_TURNS
 
 MakeWorld = Any

@@ -9,7 +9,7 @@ import pytest
 from batchgrowth import names
 from batchgrowth.contract.progress import LARGEST_START, Progress
 from batchgrowth.contract.status import REASONS, JobStatus
-from batchgrowth_operator.seen.clock import timestamp
+from batchgrowth_operator.seen.observed import timestamp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from batchgrowth import names
 from batchgrowth_operator.job.reconcile import Writes
-from batchgrowth_operator.seen.clock import timestamp
-from batchgrowth_operator.seen.observed import Ref
+from batchgrowth_operator.seen.observed import Ref, timestamp
 
 KEPT = {"volume": {"claimName": "kept"}}
 JOB = Ref("Job", "digits-trainer")

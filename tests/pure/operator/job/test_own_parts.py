@@ -11,7 +11,7 @@ from batchgrowth_operator.seen.observed import Ref
 from batchgrowth_operator.settings import Defaults
 
 MakeWorld = Any
-TRAINER = (Ref("Job", names.trainer("digits")),)
+TRAINER = (Ref("Job", names.of("digits").trainer),)
 CLAIM = {"name": "data", "persistentVolumeClaim": {"claimName": "images"}}
 OWN: dict[str, Any] = {
     "volumes": [CLAIM],
@@ -105,7 +105,7 @@ def test_a_trainer_of_an_older_version_can_read_the_job(make_world: MakeWorld) -
     """It would refuse fields that it does not know, and has no use for these; of the code it has to be told."""
     world = make_world(**OWN, workload=with_source(make_world()))
     world.settle()
-    told = json.loads(world.child("ConfigMap", names.plan("digits"))["data"]["job.json"])["spec"]
+    told = json.loads(world.child("ConfigMap", names.of("digits").plan)["data"]["job.json"])["spec"]
     assert told.keys() & OWN.keys() == set()
     assert told["workload"]["source"] == {"configMap": "digits-code"}
 

@@ -13,25 +13,24 @@ from typing import Any
 import pytest
 import yaml
 from batchgrowth import names
-from batchgrowth_operator.job.contested import FREE_ROUNDS
-from batchgrowth_operator.seen.clock import Clock
-from batchgrowth_operator.seen.observed import Failure, Ref
-from batchgrowth_operator.seen.problems import unexplained
-from batchgrowth_operator.seen.refused_objects import STUCK_AFTER_SECONDS, STUCK_JOB_AFTER_SECONDS, refused_write
+from batchgrowth_operator.children.drift import FREE_ROUNDS
+from batchgrowth_operator.seen.observed import Clock, Failure, Ref
+from batchgrowth_operator.seen.problems import STUCK_AFTER_SECONDS, STUCK_JOB_AFTER_SECONDS, unexplained
+from batchgrowth_operator.seen.refused_objects import refused_write
 
 MakeWorld = Any
 EXPECTED: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text())
 CHILDREN = {
-    "ConfigMap": names.plan("digits"),
-    "DaskCluster": names.cluster("digits"),
-    "Deployment": names.workers("digits"),
-    "Job": names.trainer("digits"),
-    "NetworkPolicy": names.network_policy("digits"),
-    "PersistentVolumeClaim": names.checkpoints("digits"),
-    "Role": names.progress_role("digits"),
-    "RoleBinding": names.progress_role("digits"),
-    "Secret": names.tls("digits"),
-    "ServiceAccount": names.trainer("digits"),
+    "ConfigMap": names.of("digits").plan,
+    "DaskCluster": names.of("digits").cluster,
+    "Deployment": names.of("digits").workers,
+    "Job": names.of("digits").trainer,
+    "NetworkPolicy": names.of("digits").network_policy,
+    "PersistentVolumeClaim": names.of("digits").checkpoints,
+    "Role": names.of("digits").progress,
+    "RoleBinding": names.of("digits").progress,
+    "Secret": names.of("digits").tls,
+    "ServiceAccount": names.of("digits").trainer,
 }
 REWRITES: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
     "ConfigMap": ("f:data", lambda body: body["data"].update({names.PLAN_KEY: "{}"})),
@@ -343,7 +342,7 @@ def test_parts_that_the_dask_operator_could_not_make(
     parts = dict(world.parts)
     missing = ["Deployment", "Service"] if lacking == "Deployment" else ["Service"]
     for kind in missing:
-        del world.parts[Ref(kind, names.scheduler("digits"))]
+        del world.parts[Ref(kind, names.of("digits").scheduler)]
     world.settle()
     world.wait(8)
     assert world.cluster in unexplained(world.observed(), Clock(world.now))
@@ -365,7 +364,7 @@ def test_parts_that_the_dask_operator_could_not_make(
 
 def test_an_event_of_the_dask_operator_without_a_message(training_world: MakeWorld) -> None:
     world = training_world()
-    del world.parts[Ref("Service", names.scheduler("digits"))]
+    del world.parts[Ref("Service", names.of("digits").scheduler)]
     about = {"name": "digits"}
     world.warnings = [{"involvedObject": about, "reason": "Logging", "lastTimestamp": world.now.isoformat()}]
     world.settle()
@@ -375,7 +374,7 @@ def test_an_event_of_the_dask_operator_without_a_message(training_world: MakeWor
 def test_a_service_that_the_dask_operator_has_not_made(training_world: MakeWorld) -> None:
     """Also while training goes on, since no worker could join any more."""
     world = training_world().wait(60)
-    del world.parts[Ref("Service", names.scheduler("digits"))]
+    del world.parts[Ref("Service", names.of("digits").scheduler)]
     world.settle()
     world.wait(20).step()
     assert told(world, "ClusterReady") == expected("Service", "part not made by the Dask operator")

@@ -6,9 +6,8 @@ import pytest
 from batchgrowth import names
 from batchgrowth.errors import ClusterError, Interrupted, StorageError
 from batchgrowth_operator.job.reconcile import SHORTEST_LIFE_SECONDS
-from batchgrowth_operator.seen.clock import timestamp
-from batchgrowth_operator.seen.observed import Ref, ref_of
-from batchgrowth_operator.seen.outcome import MOST_FRUITLESS_RETRIES
+from batchgrowth_operator.seen.observed import Ref, ref_of, timestamp
+from batchgrowth_operator.seen.situation import MOST_FRUITLESS_RETRIES
 
 
 def ends(world: Any, times: int, code: int = ClusterError.exit_code, text: str = "", **status: Any) -> Any:
@@ -122,7 +121,7 @@ def test_the_pods_of_a_deleted_job_are_forgotten(training_world: Any) -> None:
 
 BETWEEN_PODS = {"startTime": "2026-11-20T10:00:00Z", "active": 0, "ready": 0}
 """The status of a Job whose pod was deleted: Kubernetes waits, ever longer, before it makes the next."""
-TRAINER = Ref("Job", names.trainer("digits"))
+TRAINER = Ref("Job", names.of("digits").trainer)
 
 
 def between_pods(world: Any, after: float = 60.0, **status: Any) -> Any:

@@ -62,7 +62,7 @@ def test_the_report_of_what_was_lost_is_not_taken_again(training_world: MakeWorl
     world.edit(suspend=False).settle()
     world.wait(10).scheduler_ready().workers_ready().trainer_runs().settle()
     assert world.condition("Training") == ("False", "NotStarted")
-    annotations = world.child("ConfigMap", names.progress("digits"))["metadata"]["annotations"]
+    annotations = world.child("ConfigMap", names.of("digits").progress)["metadata"]["annotations"]
     assert annotations[names.LAST_START] == "0"
 
     world.report(0, start=1, seconds_per_update=None).settle()
@@ -172,7 +172,7 @@ def test_the_numbers_of_starts_rise_one_by_one(training_world: MakeWorld) -> Non
     suspended(world)
     world.edit(suspend=False).settle()
 
-    config_map = world.child("ConfigMap", names.progress("digits"))
+    config_map = world.child("ConfigMap", names.of("digits").progress)
 
     assert config_map["metadata"]["annotations"][names.LAST_START] == "4"
     assert Progress.from_json(config_map["data"][names.PROGRESS_KEY]).start == 4
@@ -182,20 +182,20 @@ def test_the_numbers_of_starts_rise_one_by_one(training_world: MakeWorld) -> Non
 def test_a_report_that_is_lost_with_its_config_map_leaves_the_number_of_its_start(training_world: MakeWorld) -> None:
     """Or the next trainer would take a number below the one that is awaited, and none of its reports would count."""
     world = training_world()
-    world.children.pop(Ref("ConfigMap", names.progress("digits")))
-    world.children.pop(Ref("Job", names.trainer("digits")))
+    world.children.pop(Ref("ConfigMap", names.of("digits").progress))
+    world.children.pop(Ref("Job", names.of("digits").trainer))
 
     world.settle()
 
-    annotations = world.child("ConfigMap", names.progress("digits"))["metadata"]["annotations"]
+    annotations = world.child("ConfigMap", names.of("digits").progress)["metadata"]["annotations"]
     assert (annotations[names.LAST_START], world.status["trainerStatus"]["start"]) == ("0", 1)
 
 
 def test_a_status_without_the_number_of_a_start_counts_as_of_the_first(training_world: MakeWorld) -> None:
     """An operator that did not number starts yet has written it."""
     world = training_world()
-    world.children.pop(Ref("ConfigMap", names.progress("digits")))
-    world.children.pop(Ref("Job", names.trainer("digits")))
+    world.children.pop(Ref("ConfigMap", names.of("digits").progress))
+    world.children.pop(Ref("Job", names.of("digits").trainer))
     del world.status["trainerStatus"]["start"]
 
     world.settle()

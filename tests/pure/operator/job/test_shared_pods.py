@@ -13,7 +13,7 @@ from typer import BadParameter
 
 MakeWorld = Any
 ROLES = ("scheduler", "trainer", "worker")
-SCHEDULER, TRAINER = Ref("DaskCluster", "digits"), Ref("Job", names.trainer("digits"))
+SCHEDULER, TRAINER = Ref("DaskCluster", "digits"), Ref("Job", names.of("digits").trainer)
 SCRATCH = {"name": "scratch", "emptyDir": {}}
 AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}
 SPREAD = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
@@ -129,7 +129,7 @@ def test_another_default_of_the_chart_restarts_no_trainer(training_world: MakeWo
 def test_a_trainer_of_an_older_version_does_not_read_it(make_world: MakeWorld) -> None:
     world = make_world(pods=ALL)
     world.settle()
-    told = json.loads(world.child("ConfigMap", names.plan("digits"))["data"]["job.json"])["spec"]
+    told = json.loads(world.child("ConfigMap", names.of("digits").plan)["data"]["job.json"])["spec"]
     assert "pods" not in told
 
 

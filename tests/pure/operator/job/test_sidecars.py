@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from batchgrowth import names
 from batchgrowth.errors import ClusterError, DataError
-from batchgrowth_operator.seen.clock import timestamp
-from batchgrowth_operator.seen.outcome import MOST_FRUITLESS_RETRIES
+from batchgrowth_operator.seen.observed import timestamp
+from batchgrowth_operator.seen.situation import MOST_FRUITLESS_RETRIES
 from batchgrowth_operator.seen.trainer_pods import LINGERS_AFTER_SECONDS
 
 pytestmark = pytest.mark.fault("O29")

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import yaml
 from batchgrowth import names
-from batchgrowth_operator.seen.clock import timestamp
-from batchgrowth_operator.seen.observed import Failure, Inquiry, Ref
-from batchgrowth_operator.seen.report import foreign_policies
+from batchgrowth_operator.seen.observed import Failure, Inquiry, Ref, timestamp
+from batchgrowth_operator.seen.progress import foreign_policies
 
 from docs.generate import ROOT
 

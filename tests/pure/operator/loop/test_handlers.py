@@ -19,7 +19,7 @@ UNUSED: Any = None
 
 def body(version: int, plural: str) -> dict[str, Any]:
     kind = {"batchgrowthjobs": "BatchGrowthJob", "configmaps": "ConfigMap", "deployments": "Deployment"}[plural]
-    name = names.progress("digits") if kind == "ConfigMap" else "digits"
+    name = names.of("digits").progress if kind == "ConfigMap" else "digits"
     metadata = {"name": name, "namespace": "default", "resourceVersion": str(version), "uid": "0000-1111"}
     owned = {"labels": {names.JOB_LABEL: "digits"}, "ownerReferences": [{"uid": "0000-1111"}]}
     return {"kind": kind, "metadata": metadata | owned, "data": {names.PROGRESS_KEY: "a report"}}

@@ -24,15 +24,14 @@ from batchgrowth_operator.api.events import BURST, EventPoster
 from batchgrowth_operator.api.observe import INQUIRY_SECONDS, RESYNC_SECONDS, SECRET_SECONDS, SETTLED_SECONDS, Observer
 from batchgrowth_operator.children.dask_cluster import DASK_FINALIZER, RELEASED_AFTER_SECONDS
 from batchgrowth_operator.job import announcements as told
-from batchgrowth_operator.job import flapping
+from batchgrowth_operator.job import status as job_status
 from batchgrowth_operator.job.reconcile import Writes
 from batchgrowth_operator.loop import one_pass, queue
 from batchgrowth_operator.loop.metrics import OperatorMetrics
 from batchgrowth_operator.loop.one_pass import Reconciler
 from batchgrowth_operator.loop.queue import Passes, PassResult, ProgressRate
 from batchgrowth_operator.seen import situation
-from batchgrowth_operator.seen.clock import timestamp
-from batchgrowth_operator.seen.observed import Failure, Inquiry, Observed, Ref, ref_of
+from batchgrowth_operator.seen.observed import Failure, Inquiry, Observed, Ref, ref_of, timestamp
 from batchgrowth_operator.seen.problems import LONGEST_EVENT_AGE_SECONDS
 from batchgrowth_operator.settings import Defaults
 from prometheus_client import generate_latest
@@ -1592,7 +1591,7 @@ def test_a_pod_that_flaps_for_long_makes_few_writes_of_events(
 ) -> None:
     """Even if its conditions showed every turn; and what is new is posted all the same."""
     monkeypatch.setattr(situation, "MOST_TURNS", 10**9)
-    monkeypatch.setattr(flapping, "MOST_TURNS", 10**9)
+    monkeypatch.setattr(job_status, "MOST_TURNS", 10**9)
     setting.once()
     for _ in range(100):
         flap(setting, 1)

@@ -12,21 +12,20 @@ from typing import Any
 from batchgrowth import names
 from batchgrowth.contract.progress import Progress
 from batchgrowth.errors import Interrupted, WorkloadError
-from batchgrowth_operator.seen.clock import timestamp
 from batchgrowth_operator.seen.observed import TRAINER as CONTAINER
-from batchgrowth_operator.seen.observed import Ref, labels_of, mounted_claims, ref_of
+from batchgrowth_operator.seen.observed import Ref, labels_of, mounted_claims, ref_of, timestamp
 from model_api import FOREGROUND, Body, Server
 
 JOB = "digits"
 LONGEST_BACK_OFF = 600.0
 """The longest that Kubernetes waits before it makes a Job's next pod, in seconds."""
-TRAINER = Ref("Job", names.trainer(JOB))
-WORKERS = Ref("Deployment", names.workers(JOB))
-CLUSTER = Ref("DaskCluster", names.cluster(JOB))
-SCHEDULER = names.scheduler(JOB)
-PROGRESS = Ref("ConfigMap", names.progress(JOB))
-MOUNTED = (Ref("ConfigMap", names.plan(JOB)), Ref("Secret", names.tls(JOB)))
-CLAIM = Ref("PersistentVolumeClaim", names.checkpoints(JOB))
+TRAINER = Ref("Job", names.of(JOB).trainer)
+WORKERS = Ref("Deployment", names.of(JOB).workers)
+CLUSTER = Ref("DaskCluster", names.of(JOB).cluster)
+SCHEDULER = names.of(JOB).scheduler
+PROGRESS = Ref("ConfigMap", names.of(JOB).progress)
+MOUNTED = (Ref("ConfigMap", names.of(JOB).plan), Ref("Secret", names.of(JOB).tls))
+CLAIM = Ref("PersistentVolumeClaim", names.of(JOB).checkpoints)
 CLAIM_FINALIZER = "kubernetes.io/pvc-protection"
 DASK_FINALIZER = "kubernetes.dask.org/cluster"
 UPDATES, EPOCHS, UPDATES_PER_EPOCH = 460, 30, 45

@@ -27,14 +27,14 @@ MANIFEST = (Path(__file__).parents[4] / "examples" / "digits.yaml").read_text()
 CHILDREN = (
     *MOUNTED,
     PROGRESS,
-    Ref("ServiceAccount", names.trainer(JOB)),
-    Ref("Role", names.progress_role(JOB)),
-    Ref("RoleBinding", names.progress_role(JOB)),
-    Ref("NetworkPolicy", names.network_policy(JOB)),
+    Ref("ServiceAccount", names.of(JOB).trainer),
+    Ref("Role", names.of(JOB).progress),
+    Ref("RoleBinding", names.of(JOB).progress),
+    Ref("NetworkPolicy", names.of(JOB).network_policy),
     CLUSTER,
     WORKERS,
     TRAINER,
-    Ref("Secret", names.authority(JOB)),
+    Ref("Secret", names.of(JOB).authority),
 )
 PARTS = (Ref("Deployment", SCHEDULER), Ref("Service", SCHEDULER))
 MOST_ROUNDS = 40

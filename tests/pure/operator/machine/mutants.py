@@ -19,8 +19,7 @@ from batchgrowth_operator.job import reconcile as rec
 from batchgrowth_operator.job import status
 from batchgrowth_operator.loop import one_pass
 from batchgrowth_operator.seen import situation
-from batchgrowth_operator.seen.clock import Clock, seconds_since
-from batchgrowth_operator.seen.observed import Observed, annotations_of, is_owned_by
+from batchgrowth_operator.seen.observed import Clock, Observed, annotations_of, is_owned_by, seconds_since
 from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation
 
 Patch = pytest.MonkeyPatch

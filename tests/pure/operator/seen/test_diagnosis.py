@@ -7,8 +7,7 @@ import pytest
 from batchgrowth import names
 from batchgrowth.contract.status import REASONS
 from batchgrowth_operator.children.dask_cluster import NUDGE_SECONDS
-from batchgrowth_operator.seen.clock import Clock
-from batchgrowth_operator.seen.observed import Ref
+from batchgrowth_operator.seen.observed import Clock, Ref
 from batchgrowth_operator.seen.problems import MOST_EVENT_READS, unexplained
 
 MakeWorld = Any

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from batchgrowth import names
-from batchgrowth_operator.seen.clock import Clock, timestamp
-from batchgrowth_operator.seen.observed import Ref
+from batchgrowth_operator.seen.observed import Clock, Ref, timestamp
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
