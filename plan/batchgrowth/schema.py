@@ -86,8 +86,8 @@ def rules_in_schema(schema: dict[str, Any], model: type[BaseModel]) -> None:
         schema["x-kubernetes-validations"] = validations
 
 
-class Model(BaseModel):
-    """A part of the manifest: frozen, strict about types, closed to unknown fields; camelCase in YAML."""
+class Stored(BaseModel):
+    """A part of what Kubernetes stores of a job: frozen, strict, closed to unknown fields; camelCase in YAML."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -97,6 +97,11 @@ class Model(BaseModel):
         strict=True,
         json_schema_extra=rules_in_schema,
     )
+
+
+class Model(Stored):
+    """A part of the manifest, with rules that join several of its fields."""
+
     rules: ClassVar[tuple[Rule, ...]] = ()
 
     @model_validator(mode="after")

@@ -297,7 +297,7 @@ def _lacks_a_volume(claim: Object) -> bool:
 
 
 def _lacks_a_pod(job: Object) -> bool:
-    return _is_active(job) and not (job.get("status") or {}).get("active", 0)
+    return not (job.get("status") or {}).get("active", 0) and _is_active(job)
 
 
 def _is_active(job: Object) -> bool:

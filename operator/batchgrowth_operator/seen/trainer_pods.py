@@ -285,12 +285,13 @@ def storage_of(spec: JobSpec, seen: Observed, defaults: Defaults, clock: Clock) 
         pod = seen.trainer["spec"]["template"]["spec"]
         mounts = any(v["name"] == VOLUME and "persistentVolumeClaim" in v for v in pod.get("volumes") or ())
         has_none = not mounts and not any(map(store_of, pod["containers"]))
+    volume = spec.checkpoint.volume
+    has_place = volume is not None or spec.checkpoint.uri is not None
     # Before the places in the spec: a trainer that runs without one would lose its training by moving there.
-    if has_none and spec.checkpoint.is_kept and is_running(seen, kept=False, clock=clock):
+    if has_none and has_place and is_running(seen, kept=False, clock=clock):
         return Storage(is_kept=False, is_awaited=True)
     if spec.checkpoint.uri is not None:
         return Storage()
-    volume = spec.checkpoint.volume
     if volume is not None and volume.claim_name is not None:
         return Storage(claim=volume.claim_name)
     if volume is not None:

@@ -7,7 +7,7 @@ from pydantic import Field, StringConstraints, create_model
 
 from batchgrowth.contract.metrics import ExchangeFigures
 from batchgrowth.contract.progress import LONGEST_CAUSE, MOST_DIFFERING
-from batchgrowth.schema import Model
+from batchgrowth.schema import Stored
 
 CONDITIONS = {
     "Accepted": "The spec is valid and has a plan; otherwise the operator creates nothing.",
@@ -211,7 +211,7 @@ def _list_of(most: int, description: str, key: str = "") -> Any:
     return Field(strict=False, max_length=most, json_schema_extra=extra, description=description)
 
 
-class Condition(Model):
+class Condition(Stored):
     """One condition, in the form of metav1.Condition."""
 
     type: Literal[
@@ -237,7 +237,7 @@ class Condition(Model):
     last_transition_time: Time = Field(description="When the status last changed, in RFC 3339.")
 
 
-class BatchStatus(Model):
+class BatchStatus(Stored):
     """The batch size now and in the next stage."""
 
     current: Count = Field(0, description="Batch size of the current stage. Unit: examples.")
@@ -249,7 +249,7 @@ class BatchStatus(Model):
     next_at_epoch: Decimal | None = Field(None, description="Epoch at which the next stage begins.")
 
 
-class WorkersStatus(Model):
+class WorkersStatus(Stored):
     """The numbers of workers desired, requested and ready."""
 
     desired: Count = Field(0, description="Workers that the plan gives the current stage.")
@@ -263,14 +263,14 @@ class WorkersStatus(Model):
     selector: str = Field("", max_length=253, description="Label selector of the worker pods.")
 
 
-class CheckpointStatus(Model):
+class CheckpointStatus(Stored):
     """The newest complete checkpoint."""
 
     update: LongCount = Field(description="Updates done when the checkpoint was taken.")
     time: Time = Field(description="When the checkpoint was written, in RFC 3339.")
 
 
-class TrainerMetric(Model):
+class TrainerMetric(Stored):
     """One metric of the workload."""
 
     name: str = Field(min_length=1, max_length=64, description="Name, such as loss or accuracy.")
@@ -286,11 +286,11 @@ def _exchange_fields() -> dict[str, Any]:
     return found
 
 
-ExchangeStatus = create_model("ExchangeStatus", __base__=Model, **_exchange_fields())
+ExchangeStatus = create_model("ExchangeStatus", __base__=Stored, **_exchange_fields())
 """What the exchange did since the trainer's start, or lately; absent is what the exchange does not have."""
 
 
-class TrainerStatus(Model):
+class TrainerStatus(Stored):
     """The training's progress, with the field names of Kubeflow's TrainJob."""
 
     progress_percentage: int | None = Field(
@@ -318,7 +318,7 @@ class TrainerStatus(Model):
     last_updated_time: Time | None = Field(None, description="When the trainer last reported, in RFC 3339.")
 
 
-class RetriesStatus(Model):
+class RetriesStatus(Stored):
     """The point from which the trainer's retries count; a run that gets no further has a limited number."""
 
     update: LongCount = Field(0, description="Most updates done so far; a restart may repeat some.")
@@ -332,7 +332,7 @@ class RetriesStatus(Model):
     ] = ()
 
 
-class FlappingCondition(Model):
+class FlappingCondition(Stored):
     """How often a condition turned bad lately; after a few times it stays bad until it has been good for a while."""
 
     type: str = Field(min_length=1, max_length=64, description="Type of the condition.")
@@ -344,7 +344,7 @@ class FlappingCondition(Model):
     )
 
 
-class FlappingStatus(Model):
+class FlappingStatus(Stored):
     """The conditions that turned bad lately, and the time of the last write of the conditions that are kept bad."""
 
     write_time: Time = Field(description="When conditions that are kept bad were last written, in RFC 3339.")
@@ -353,7 +353,7 @@ class FlappingStatus(Model):
     ] = ()
 
 
-class StageRecord(Model):
+class StageRecord(Stored):
     """A stage that has begun. In a measured job the operator reads its decisions here when the report is gone."""
 
     index: Count = Field(description="Index of the stage in the plan, from 0.")
@@ -375,7 +375,7 @@ class StageRecord(Model):
     )
 
 
-class WrongWorker(Model):
+class WrongWorker(Stored):
     """A process of the job that computed wrongly."""
 
     pod: Name = Field(description="Name of its pod.")
@@ -384,7 +384,7 @@ class WrongWorker(Model):
     )
 
 
-class FindingRecord(Model):
+class FindingRecord(Stored):
     """Workers that computed wrongly, as a spot check found, and the updates that were undone therefore."""
 
     start: LongCount = Field(description="Number of the trainer's start.")
@@ -396,7 +396,7 @@ class FindingRecord(Model):
     time: Time = Field(description="When the operator saw the finding, in RFC 3339.")
 
 
-class JobStatus(Model):
+class JobStatus(Stored):
     """The status of a job."""
 
     observed_generation: LongCount = Field(0, description="The metadata.generation described here.")

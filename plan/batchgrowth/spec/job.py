@@ -114,11 +114,6 @@ class Checkpoint(Model):
         ),
     )
 
-    @property
-    def is_kept(self) -> bool:
-        """Return True if checkpoints outlive the trainer's pod."""
-        return self.volume is not None or self.uri is not None
-
 
 class Restarts(Model):
     """How often a lost trainer is restarted."""
