@@ -299,16 +299,12 @@ def _moved(
     here = {id(tensor): tensor.to(device) for tensor in {id(each): each for each in outgoing.values()}.values()}
     landing = {peer: tensor.to(device) for peer, tensor in incoming.items()}
     yield (
-        {peer: _bytes_of(here[id(tensor)]) for peer, tensor in outgoing.items()},
-        {peer: _bytes_of(tensor) for peer, tensor in landing.items()},
+        {peer: here[id(tensor)].detach().view(-1).view(torch.uint8) for peer, tensor in outgoing.items()},
+        {peer: tensor.detach().view(-1).view(torch.uint8) for peer, tensor in landing.items()},
     )
     for peer, tensor in incoming.items():
         if tensor is not landing[peer]:
             tensor.copy_(landing[peer])
-
-
-def _bytes_of(tensor: Tensor) -> Tensor:
-    return tensor.detach().view(-1).view(torch.uint8)
 
 
 @contextmanager

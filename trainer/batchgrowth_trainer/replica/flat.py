@@ -128,6 +128,10 @@ def named_parameters(modules: Modules) -> dict[str, nn.Parameter]:
     return found
 
 
+class GradientLost(Exception):
+    """The gradient of the parameter of that name is not where backward should have left it."""
+
+
 class FlatParameters:
     """All trained parameters as one float32 leaf, `vector`, shape (length,); the modules' parameters are views of it.
 
@@ -214,12 +218,20 @@ class FlatParameters:
         for (parameter, _), view in zip(self.members, views, strict=True):
             parameter.grad = view
 
-    def first_lost(self, views: list[Tensor]) -> str:
-        """Return the first parameter whose gradient a call of the user's code has moved out of `views`; "" if none."""
-        for (parameter, span), view in zip(self.members, views, strict=True):
+    def missed_in(self, done: "Partial") -> list[int]:
+        """Return the indices of the parameters that backward has not reached since the last call.
+
+        Raises GradientLost if a call of the user's code has moved the gradient of a parameter elsewhere.
+        """
+        missed = []
+        for index, ((parameter, span), view) in enumerate(zip(self.members, done.of_parameters, strict=True)):
             if parameter.grad is not view:
-                return span.name
-        return ""
+                raise GradientLost(span.name)
+            version = view._version
+            if version == done.versions[index]:
+                missed.append(index)
+            done.versions[index] = version
+        return missed
 
     def unreached(self, without: Sequence[float], examples: int) -> list[int]:
         """Return the indices of the spans of which none of so many examples has given a gradient."""
@@ -527,16 +539,6 @@ class Partial:
     without: Tensor
     quantities: list[Tensor]
     versions: list[int]
-
-    def take_unreached(self) -> list[int]:
-        """Return the indices of the parameters that backward has not reached since the last call."""
-        unreached = []
-        for index, view in enumerate(self.of_parameters):
-            version = view._version
-            if version == self.versions[index]:
-                unreached.append(index)
-            self.versions[index] = version
-        return unreached
 
 
 class Rows:

@@ -36,6 +36,7 @@ from batchgrowth_trainer.replica.flat import (
     SHARD_SQUARES,
     FlatBuffers,
     FlatParameters,
+    GradientLost,
     Partial,
     Rows,
     Start,
@@ -335,13 +336,13 @@ class Replica:
             with _UNFOLLOWED if follow is None else follow(done):
                 loss.backward()  # type: ignore[no-untyped-call]
             loss = loss.detach()
-            if lost := self.parameters.first_lost(done.of_parameters):
-                raise gradient_lost(lost, workload.step or self.model)
+            unreached = self.parameters.missed_in(done)
         except BatchGrowthError:
             raise
+        except GradientLost as error:
+            raise gradient_lost(str(error), workload.step or self.model) from None
         except FAULTS as error:  # written out: entering reported_as_workload_error would take time for every shard
             raise workload_error(f"update {step.position.update + 1}, shard {shard}", error) from error
-        unreached = done.take_unreached()
         if unreached:
             done.without[unreached] = float(count)
         # The gradient is in the row already. Behind it come the changes of the buffers and the quantities of the tail.
