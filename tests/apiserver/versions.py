@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 VERSIONS = {
     "before": "a069d8ca353d9c2b12256021f15ea79b3ba6f04a",
-    "landed": "aadfe5b5000a80bb0885fbd8d186e28e432d5b7a",
+    "landed": "19ff2eeb3c3118b17ddf2b1067d7beb22e23c332",
 }
 """The commits that upgrades are tested from: the one that landed last, and the one that had landed before it.
 
