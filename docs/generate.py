@@ -96,9 +96,10 @@ def _shared_reasons() -> dict[tuple[str, str], tuple[str, ...]]:
 
 
 def _own_reasons(kind: str, shared: Container[tuple[str, str]]) -> str:
-    """Return the list of the reasons that only this condition has; nothing if there are none."""
+    """Return the list of the reasons that only this condition has, and a link to those that it shares."""
     own = [reason for reason in REASONS[kind].items() if reason not in shared]
-    return "\n" * bool(own) + "".join(f"- `{reason}`: {text}\n" for reason, text in own)
+    also = "\nSee also [above](#reasons-of-several-conditions).\n" * (len(own) < len(REASONS[kind]))
+    return "\n" * bool(own) + "".join(f"- `{reason}`: {text}\n" for reason, text in own) + also
 
 
 def metrics_table() -> str:

@@ -58,7 +58,7 @@ def mistakes_page() -> str:
     return (
         "# Mistakes and their errors\n\n"
         f"These {len(mistakes)} mistakes end a run with one paragraph, which names the line of your code, and the "
-        "layer of torch if one raised, and ends with a remedy, quoted here.\n"
+        "layer of torch if one raised, and has a remedy, quoted here with the names of an example.\n"
         "`--log-level debug` logs the whole traceback.\n"
         "See [exit codes](exit-codes.md), and [faults](faults.md) of machines.\n\n"
         "`make generate` writes this page from `docs/mistakes.toml`; tests make each mistake and read its error.\n\n"

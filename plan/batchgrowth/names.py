@@ -31,7 +31,7 @@ START_KEY = "start"
 """Key of the progress ConfigMap: the number of the trainer's newest start, which alone may report."""
 PROGRESS_KEY = "progress.json"
 MOST_REMEMBERED = 2**12
-"""Jobs whose names are remembered."""
+"""Jobs whose names, and the references made of them, are remembered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

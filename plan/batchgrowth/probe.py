@@ -164,6 +164,8 @@ def branch_plan(spec: JobSpec, plan: Plan, position: Position, batch_size: int) 
     return replace(plan, stages=(branch,))
 
 
+# --- What the branches reached ---
+
 CONFIDENCE = 2.0
 """The standard errors by which an interval extends to both sides."""
 
@@ -280,6 +282,9 @@ def _edge(rows: Sequence[Compared], tolerance: float, errors: float) -> tuple[in
 # --- What `batchgrowth probe` prints for people, with the part of a manifest with which the run can go on ---
 
 
+# --- The manifest that follows ---
+
+
 def batch_block(spec: JobSpec, plan: Plan, position: Position, batch_size: int) -> dict[str, Any] | None:
     """Return `spec.batch` with the batch sizes of the plan until a position as milestones, and `batch_size` from then
     on, or batch.initial if that is larger: milestones do not go below it. What is done would have been the same with
@@ -310,6 +315,9 @@ def batch_block(spec: JobSpec, plan: Plan, position: Position, batch_size: int) 
     if spec.batch.shard is not None:
         block["shard"] = spec.batch.shard
     return {**block, "growth": growth}
+
+
+# --- What the command prints ---
 
 
 def heading(plan: Plan, stretch: Stretch, orders: int) -> str:

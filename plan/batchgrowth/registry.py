@@ -24,6 +24,8 @@ from batchgrowth.errors import Fault, counted
 from batchgrowth.schema import Model, Rule
 from batchgrowth.shards import shard_count
 
+# --- What of a choice can never act ---
+
 
 @dataclass(frozen=True, slots=True)
 class FinishedPlan:
@@ -169,6 +171,8 @@ def schedule_idle(job: FinishedPlan) -> Faults:
     given = f"{job.spec.learning_rate.schedule.type} never changes the learning rate in {last + 1:,} epochs"
     return (Fault(path, given, "give settings with which it falls earlier"),)
 
+
+# --- Entries and registries ---
 
 NAME = re.compile(r"[A-Z][A-Za-z0-9]{0,62}")
 """The form of an entry's name."""

@@ -29,11 +29,11 @@ import json, os, sys, time
 from multiprocessing import forkserver
 from pathlib import Path
 from batchgrowth.manifest.reading import load_manifest
-from batchgrowth_trainer.pool.local_cluster import KEPT as KEPT_BY_RUNS
+from batchgrowth_trainer.pool.local_cluster import KEPT_VARIABLES
 from batchgrowth_trainer.pool.local_cluster import local_cluster
 from distributed import Client
 
-KEPT = (*KEPT_BY_RUNS, "PYTHONHASHSEED", "DASK_LOGGING__DISTRIBUTED")  # and those that the run sets
+KEPT = (*KEPT_VARIABLES, "PYTHONHASHSEED", "DASK_LOGGING__DISTRIBUTED")  # and those that the run sets
 SHOWN = ("tls_ca_file", "tls_client_cert", "tls_client_key")
 
 def seen_by_a_worker(dask_worker, KEPT):

@@ -45,6 +45,8 @@ from batchgrowth_trainer.user_code import begin_job, load_workload
 from batchgrowth_trainer.user_errors import reported_as_workload_error
 from batchgrowth_trainer.workload import Workload
 
+# --- The weights with which a training starts ---
+
 _OF_TORCH = (".pt", ".pth", ".bin")
 
 
@@ -138,6 +140,9 @@ def _some(names: Any) -> str:
     return ", ".join(listed[:3]) + (f" and {len(listed) - 3} more" if len(listed) > 3 else "")
 
 
+# --- The replica ---
+
+
 def begin(spec: JobSpec, folders: Iterable[str] = (), function: bytes = b"", *, is_worker: bool = False) -> None:
     """Let this process import the user's code of a job afresh: see `user_code.begin_job`."""
     begin_job(model_seed(spec), folders, function, is_worker=is_worker)
@@ -188,6 +193,9 @@ def _prepare_exchange(replica: Replica) -> None:
     """Let the exchange, which may be another distribution's, register its tensors. Raises WorkloadError."""
     with reported_as_workload_error(f"exchange {replica.spec.exchange.type}: preparing it"):
         prepare_exchange(replica)
+
+
+# --- The results of a run ---
 
 
 @dataclass(frozen=True, slots=True)

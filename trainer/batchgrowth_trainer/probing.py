@@ -47,6 +47,8 @@ from batchgrowth_trainer.replica.evaluation import training_loss
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.reproducible import draw_seed
 
+# --- Where a probe begins ---
+
 
 @dataclass(frozen=True, slots=True)
 class ProbeStart:
@@ -121,6 +123,8 @@ def _without_looks(spec: JobSpec, snapshot: Snapshot) -> Mapping[str, Tensor]:
         rest[COURSE] = torch.cat([none, snapshot.tensors[COURSE][-kept:]])
     return rest
 
+
+# --- The branches ---
 
 MOST_EVALUATED = 4096
 """The most training examples whose loss is computed at the end of a branch, evenly spread over all."""

@@ -73,7 +73,7 @@ class Options:
     `checkpoint_uri` is an object store for checkpoints and results, in place of the folder, and `checkpoint_ca` a
     file with CAs that are trusted for it besides the usual ones; `function` is the workload if it has no module, see
     `record.functions`, by default that of the run in the folder. `cluster` is a Dask cluster that this process has
-    already, as `pool.kept` and `pool.borrowed` give it, in place of a new one.
+    already, as `pool.kept` gives it, in place of a new one.
     """
 
     output_dir: Path

@@ -58,6 +58,8 @@ from batchgrowth_operator.seen.observed import (
 from batchgrowth_operator.seen.problems import REPLICA_FAILURE
 from batchgrowth_operator.seen.situation import Situation
 
+# --- The workers' Deployment ---
+
 GRACE_SECONDS = 60
 """Time for a worker to finish its update after SIGTERM; more than the three times in worker/termination.py."""
 NUDGE_SECONDS = 30
@@ -143,6 +145,8 @@ def last_nudge(deployment: Object | None, clock: Clock) -> str | None:
         return None
     return timestamp(datetime.fromtimestamp(window * NUDGE_SECONDS, UTC))
 
+
+# --- The DaskCluster, and its parts ---
 
 DASK = "kubernetes.dask.org/v1"
 RELOADS = ("--preload", "batchgrowth_trainer.worker.certificates")

@@ -1,5 +1,5 @@
-"""The trainer's Job, and the parts that the pods of trainer, workers and scheduler share: image, TLS, security, probes,
-volumes, environment.
+"""The parts that the pods of trainer, workers and scheduler share: image, TLS, security, probes, volumes, environment;
+and the trainer's Job.
 
 `with_own_parts` adds what the spec says of each role's pods, such as their resources.
 """

@@ -113,7 +113,7 @@ def workforce(s: Situation) -> Workforce:
     remembered = _remembered_faults(s.text, digest(template), s.defaults.pods)
     if not remembered:
         remembered.append(pod_faults(s.spec, template, s.defaults.pods))
-    [faults] = remembered
+    faults = remembered[0]
     return Workforce(
         desired=desired,
         requested=requested,

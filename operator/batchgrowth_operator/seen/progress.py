@@ -300,6 +300,9 @@ def _decided(text: str, decisions: tuple[BatchDecision, ...]) -> Plan | None:
     return plan
 
 
+# --- The trainer's report, as it lies in its ConfigMap or with an ended pod ---
+
+
 def report_of(config_map: Object | None) -> Progress | None:
     """Return the report in the trainer's ConfigMap; None before the first one.
 
@@ -372,6 +375,8 @@ def text_of(config_map: Object | None) -> str | None:
 def _read(text: str) -> Progress:
     return Progress.from_json(text)
 
+
+# --- A trainer that reports nothing ---
 
 SILENT_AFTER_SECONDS = 3 * LONGEST_PERIOD_SECONDS
 """Time without a report after which a trainer that runs counts as silent."""

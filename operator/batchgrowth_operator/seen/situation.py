@@ -67,6 +67,8 @@ from batchgrowth_operator.seen.trainer_pods import (
 )
 from batchgrowth_operator.settings import Defaults
 
+# --- How a job ended ---
+
 MOST_FRUITLESS_RETRIES = 10
 """Restarts after exit code 75 without a further update, after which the job has failed."""
 REASONS = {
@@ -298,6 +300,8 @@ def _last_termination(seen: Observed) -> tuple[int | None, str, str]:
     why = "out of memory" if last.get("reason") == "OOMKilled" else _KILLED_OTHERWISE
     return code, f"{output} ({why})" if output else why, ended_at
 
+
+# --- The situation ---
 
 MOST_TURNS = 5
 """Turns of a condition from which it counts as flapping; the turns before are shown at once."""

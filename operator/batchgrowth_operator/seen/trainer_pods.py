@@ -36,6 +36,8 @@ from batchgrowth_operator.seen.observed import (
 )
 from batchgrowth_operator.settings import Defaults
 
+# --- Pods that a node refused, or that Kubernetes removed ---
+
 FAILED = "Failed"
 BACKOFF_LIMIT = "BackoffLimitExceeded"
 """The reason of a Job that has failed because of too many failed pods."""
@@ -105,6 +107,8 @@ def _reasoned(reason: str | None, message: str | None) -> str:
 def _disruption(pod: Object) -> Object | None:
     return condition_of(pod, "DisruptionTarget", "True")
 
+
+# --- Pods that run, are lost or linger ---
 
 KUBELETS_REASONS = ("ContainersNotReady", "ReadinessGatesNotReady", "PodCompleted", "PodFailed")
 """Reasons for which a kubelet, whose node is there, calls a pod not ready."""

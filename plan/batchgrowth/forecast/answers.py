@@ -28,6 +28,8 @@ from batchgrowth.plan import Plan
 from batchgrowth.spec import JobSpec
 from batchgrowth.spec.workers import MOST_WORKERS
 
+# --- Laws of scalability ---
+
 FEWEST_POINTS = 4
 """A law with three parameters fits three points whatever they are."""
 
@@ -185,6 +187,8 @@ def _inverse(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
     return [row[size:] for row in rows]
 
 
+# --- Numbers of workers ---
+
 EACH_UP_TO = 64
 """Up to this number, each number of workers is tried; above it, each that is a twentieth larger."""
 KNEE_SHARE = 0.02
@@ -313,6 +317,8 @@ def _keeps(made: RunTime, deadline: float | None, budget: float | None) -> bool:
         return False
     return budget is None or (made.money is not None and made.money.high <= budget)
 
+
+# --- Reclaimed machines ---
 
 REPLACE_SECONDS = 120.0
 """The time until a reclaimed worker is replaced, if the user gives none."""

@@ -32,6 +32,8 @@ from batchgrowth.spec import BatchGrowthJob
 from batchgrowth.spec.workers import MOST_WORKERS
 from batchgrowth.streams import is_too_wide, on_stderr, say
 
+# --- The values of options ---
+
 ALL_WORKERS = "workers"
 """The value of --slots with which all workers compute at once."""
 LARGEST_PRICE = 1e9
@@ -104,6 +106,8 @@ def offer_of(
         raise SpecError([Fault("--price-per-worker-hour", f"{price:g}, and --prices too", "give one of them")])
     return read_offer(prices, instance, region, spot=spot)
 
+
+# --- The command ---
 
 FITTED = "batchgrowth_trainer.forecasting.fitting:fitted"
 """The trainer's function that fits constants to runs: (folders, job) -> Constants."""

@@ -207,6 +207,9 @@ def elapsed(plan: Plan, step: StepTime) -> Iterator[tuple[float, float]]:
         yield float(stage.epoch_to), passed
 
 
+# --- The time that is left ---
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
     """What the model says after an update: the seconds to the end, and those of an update of the present stage."""

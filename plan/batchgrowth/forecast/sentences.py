@@ -16,6 +16,8 @@ from batchgrowth.plan import Plan, constant_plan
 from batchgrowth.spec import JobSpec
 from batchgrowth.streams import first_and_last
 
+# --- Tables ---
+
 _MINUTE = 60.0
 
 
@@ -120,6 +122,9 @@ def _costs(worker_hours: Estimated, money: Estimated | None) -> Sequence[str]:
     if money is not None:
         texts.append(with_interval(money))
     return texts
+
+
+# --- Sentences, and JSON ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,7 +148,7 @@ def _whole_number(plain: str) -> int:
     return number
 
 
-# From here on: numbers of Python, which a keyword may have in place of the manifest's.
+# --- Numbers of Python, which a keyword may have in place of the manifest's ---
 
 
 def plain_value(value: Any) -> Any:
@@ -189,6 +189,8 @@ def decimal_text(value: Any) -> Any:
         digits = digits.rstrip("0").removesuffix(".")
     return f"{digits}e{exponent}"
 
+
+# --- Documents: a tree of plain data with the text of each value ---
 
 LARGEST_BYTES = 1_048_576
 MOST_VALUES = 20_000
@@ -317,6 +319,9 @@ def printable(text: str) -> str:
     if len(text) > LONGEST_QUOTE:
         text = text[:LONGEST_QUOTE] + "…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+# --- The structural schema of the whole manifest, and reading plain data by it as the API server does ---
 
 
 @cache

@@ -49,6 +49,8 @@ from batchgrowth.schema import (
 )
 from batchgrowth.spec import BatchGrowthJob
 
+# --- What may have been meant ---
+
 LONGEST_GUESS = 253
 """The most characters of a text that is worth a guess."""
 LIKE_A_CHOICE = 0.7
@@ -218,6 +220,8 @@ def flow(value: Any) -> str:
         return f'"{value}"'
     return str(value)
 
+
+# --- Faults and their remedies ---
 
 MOST_TRIALS = 200
 """The most values that are tried for one manifest; after that, its messages name no more values."""

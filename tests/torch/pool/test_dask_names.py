@@ -11,7 +11,7 @@ import batchgrowth_trainer
 import dask
 import pytest
 from batchgrowth.contract.environment import DASK
-from batchgrowth_operator.children.pods import dask_environment
+from batchgrowth_operator.children.pods import DASK_ENVIRONMENT
 from distributed import Client, LocalCluster, Nanny, Scheduler, Worker, utils
 from distributed.diagnostics.plugin import SchedulerPlugin
 
@@ -82,7 +82,7 @@ def test_what_is_configured_is_a_setting(key: str) -> None:
 
 
 def test_pods_get_dask_s_settings_by_their_environment() -> None:
-    found = dask.config.collect_env({variable["name"]: variable["value"] for variable in dask_environment()})
+    found = dask.config.collect_env({variable["name"]: variable["value"] for variable in DASK_ENVIRONMENT})
     assert {key: dask.config.get(key, config=found) for key in DASK} == DASK
 
 

@@ -28,6 +28,8 @@ from batchgrowth_trainer.replica.decisions import Stopwatch
 from batchgrowth_trainer.replica.flat import Partial
 from batchgrowth_trainer.replica.replica import ComputeShard
 
+# --- The sum over all members ---
+
 SHORT_BYTES = 64 << 10
 """Rows of at most so many bytes are sent whole: for them a second round trip costs more than the bytes it saves."""
 EMPTY = slice(0, 0)
@@ -267,6 +269,9 @@ class Reduction:
         return packed[0] if len(packed) == 1 else torch.cat(list(packed))
 
 
+# --- The sum of a gradient in buckets ---
+
+
 class BucketSums:
     """Adds the buckets of one update, in the order in which `give` gets them, in a thread beside the training.
 
@@ -304,6 +309,9 @@ class BucketSums:
         except BaseException:
             self._is_broken = True
             raise
+
+
+# --- The strategy ---
 
 
 class AllReduce:

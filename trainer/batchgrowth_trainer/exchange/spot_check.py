@@ -26,6 +26,8 @@ from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.reproducible import draw_seed
 from batchgrowth_trainer.user_errors import seen_at
 
+# --- Who is wrong if answers differ ---
+
 ANSWERS = 3
 """How often each of several workers computes a shard if their first answers differ."""
 ANSWERS_ALONE = 5
@@ -71,6 +73,8 @@ def verdict_of(answers: Sequence[Sequence[Hashable]]) -> SpotCheckVerdict:
         return SpotCheckVerdict(tuple(fickle))
     return SpotCheckVerdict(is_open=True)
 
+
+# --- When a check is due, and what it compares ---
 
 SHARDS_BETWEEN = 200
 """Shards that the busiest worker computes between two checks. A check costs it one more: half a percent of its time."""
@@ -190,6 +194,9 @@ def checksum(vector: Tensor) -> int:
     """Return the sum of the vector's bits, read as whole numbers: each changed bit changes it, on any device."""
     bits = vector.detach().view(-1).view(torch.int32 if vector.element_size() in _WHOLE_WORDS else torch.uint8)
     return int(bits.sum(dtype=torch.int64))
+
+
+# --- The checks of a group's members ---
 
 
 class SpotCheck:

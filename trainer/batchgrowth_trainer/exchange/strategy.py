@@ -82,6 +82,8 @@ def prepare_exchange(replica: Replica) -> None:
         register(replica)
 
 
+# --- The trial of an exchange of another distribution ---
+
 _OURS = __name__.partition(".")[0]
 
 

@@ -33,6 +33,8 @@ from batchgrowth_trainer.record.runs import read_run, recorded_course, recorded_
 
 Numbers = npt.NDArray[np.float64]
 
+# --- Least squares without negative unknowns ---
+
 TOLERANCE = 1e-10
 """A slope of this share of the largest moment counts as 0."""
 
@@ -69,6 +71,8 @@ def nonnegative(gram: Numbers, moments: Numbers) -> Numbers:
             free.remove(first)
     return np.asarray(found / sizes)
 
+
+# --- The fit ---
 
 COLUMNS = ("per_update", "per_shard", "per_example", "per_group", "per_doubling", "per_worker")
 """The constants that are fitted, in the order of the columns."""

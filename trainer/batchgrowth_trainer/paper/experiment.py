@@ -72,6 +72,8 @@ def printed(cell: Cell) -> str:
     return cell
 
 
+# --- The report ---
+
 REPORT = "report.html"
 
 _STYLE = """

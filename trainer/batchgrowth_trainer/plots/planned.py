@@ -66,6 +66,8 @@ def _title(course: Course) -> str:
     return text
 
 
+# --- A forecast ---
+
 FORECAST_INCHES = (12.0, 5.0)
 
 

@@ -102,6 +102,9 @@ KEPT = KeptWorkers()
 atexit.register(KEPT.close)
 
 
+# --- The cluster of a user ---
+
+
 class BorrowedScaler:
     """Asks the cluster for more workers, and never for fewer: its own choice could close one that trains."""
 

@@ -44,7 +44,7 @@ from batchgrowth_trainer.worker.local_preload import place_of_fatal_error
 
 OF_PYTHON = "PYTHON"
 OF_DASK = "DASK_"
-KEPT = (
+KEPT_VARIABLES = (
     "PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "PYTHONPLATLIBDIR", "PYTHONPYCACHEPREFIX",
     "PYTHONDONTWRITEBYTECODE", "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONCOERCECLOCALE", "PYTHONUNBUFFERED",
 )  # fmt: skip
@@ -79,7 +79,7 @@ def _replace(config: dict[str, Any], by: Mapping[str, Any]) -> None:
 
 def is_left_out(variable: str) -> bool:
     """Return whether workers must not inherit the environment variable of this name."""
-    return variable.startswith(OF_DASK) or (variable.startswith(OF_PYTHON) and variable not in KEPT)
+    return variable.startswith(OF_DASK) or (variable.startswith(OF_PYTHON) and variable not in KEPT_VARIABLES)
 
 
 def worker_flags(flags: list[str]) -> list[str]:
@@ -154,7 +154,7 @@ LONGEST_FOLDER_BYTES = 70
 def start_fork_server(preload: str, environment: Mapping[str, str]) -> None:
     """Start the process that forks workers, with this module loaded, unless this program has started one already.
 
-    `environment` is added to the variables that workers inherit. The module calls `signals.outlive_signals`. Raises
+    `environment` is added to the variables that workers inherit. The module calls `exits.outlive_signals`. Raises
     ClusterError if the process cannot start, or could not talk to those that it forks.
     """
     try:

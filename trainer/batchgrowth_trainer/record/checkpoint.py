@@ -1,8 +1,8 @@
 """Checkpoints that are complete or absent, and that name the job they belong to.
 
 A run that resumes begins in training.py (`train` asks `resume` here), and its driver puts the state into the replicas
-(`RunState.checkpoint_after`). `foreign_refused` says whether one that is found belongs to this job, by same_job.py,
-which asks batchgrowth/same_updates.py.
+(`RunState.checkpoint_after`). `foreign_refused` says whether one that is found belongs to this job, by `ThisJob` in
+decided.py, which asks batchgrowth/same_updates.py.
 
 `_drop_old` deletes the checkpoints that are too many, here in a folder and in remote.py in an object store.
 
@@ -197,7 +197,7 @@ def read_state(manifest: Manifest, state: bytes) -> Saved:
 
 
 class ContinuingJob(Protocol):
-    """What a job says of a checkpoint that it finds: same_job.ThisJob."""
+    """What a job says of a checkpoint that it finds: decided.ThisJob."""
 
     def what_differs(self, there: Mapping[str, Any], snapshot: Snapshot) -> str:
         """Return what of the updates done would be different in this job; "" if nothing."""

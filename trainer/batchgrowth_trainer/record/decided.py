@@ -65,6 +65,9 @@ def judged_in(tensors: Mapping[str, Tensor], name: str, watched: WatchedMetric |
     return BestEvaluation(int(evaluated), value, int(update), int(epoch), int(misses))
 
 
+# --- The course that follows from a state ---
+
+
 def course_of(spec: JobSpec, tensors: Mapping[str, Tensor], plan: Plan) -> Course:
     """Return the course of the training that has the state `tensors`; without tensors, a new course.
 
@@ -82,6 +85,9 @@ def early_end_in(spec: JobSpec, tensors: Mapping[str, Tensor]) -> int | None:
 def mark_of(watched: WatchedMetric) -> int:
     """Return a number that identifies the metric and the mode."""
     return crc32(f"{watched.mode} {watched.metric}".encode())
+
+
+# --- Whether a job can go on from a checkpoint ---
 
 
 class ThisJob:

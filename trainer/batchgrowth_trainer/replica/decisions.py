@@ -40,6 +40,8 @@ from batchgrowth_trainer.replica.flat import LOSS, SHARD_SQUARES, Sums, largest_
 from batchgrowth_trainer.user_errors import reported_as_workload_error
 from batchgrowth_trainer.workload import Workload
 
+# --- Growth ---
+
 
 class Stopwatch:
     """Holds the timing of the last update until the row of the next update carries it.
@@ -172,6 +174,9 @@ class GrowthState:
         self._memory = self._vector[COURSE_BEGINS:].tolist()
         if decisions != self.course.decisions:
             self.course = Course(self.course.spec, decisions)
+
+
+# --- Evaluations ---
 
 
 class Judgement:

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from batchgrowth_trainer.user_errors import reported_as_workload_error, seen_at
 
+# --- Copies ---
+
 Parts = TypeVar("Parts")
 _REMEDY = "keep out of the model what Python cannot copy, such as a lock, an open file or a connection"
 
@@ -34,6 +36,9 @@ def copied(parts: Parts, modules: Iterable[nn.Module | None]) -> Parts:
 
 Modules = Mapping[str, nn.Module]
 """What is trained, by the prefix of its tensors' names: the model, "", and perhaps its loss, "loss."."""
+
+
+# --- Tensors that share memory ---
 
 
 @dataclass(frozen=True, slots=True)

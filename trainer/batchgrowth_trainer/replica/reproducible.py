@@ -33,6 +33,9 @@ _M_MMAP_MAX = -4
 _M_ARENA_MAX = -8
 
 
+# --- The device, and the settings of the process ---
+
+
 def make_device(spec: JobSpec) -> torch.device:
     """Return the device that workload.device names; Auto is a GPU if one is visible.
 
@@ -158,6 +161,8 @@ def _lacking(device: torch.device) -> str:
     header = Path(sysconfig.get_path("include")) / "Python.h"
     return "" if header.exists() else f"Python's headers (python3-dev; {header})"
 
+
+# --- Seeds and generators ---
 
 _MASK_31 = (1 << 31) - 1
 ALONE = threading.RLock()

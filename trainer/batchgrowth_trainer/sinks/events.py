@@ -323,6 +323,9 @@ def _early_end(event: EndedEarly) -> str:
     )
 
 
+# --- The log of the process, and the journal of the run ---
+
+
 class LogLines:
     """Logs events for someone on call at info, and evaluations and looks that change no batch at debug."""
 

@@ -21,6 +21,9 @@ _FLUSH_SECONDS = 1.0  # how long the last log line and flushing the streams may 
 log = logging.getLogger(__name__)
 
 
+# --- By signals ---
+
+
 def outlive_signals() -> None:
     """Let SIGINT, SIGTERM and SIGHUP do nothing in this process, because its parent acts on them.
 
@@ -62,6 +65,9 @@ def exit_when_asked(code: int = 0) -> None:
     """Let SIGTERM end this process at once with this exit code, until another handler replaces this one."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(code))
+
+
+# --- By force ---
 
 
 def end_when(over: Callable[[], bool], code: int, why: str = "something still hangs") -> None:

@@ -139,6 +139,8 @@ class _Backend(BaseTCPBackend):  # type: ignore[misc]
 backends[SCHEME] = _Backend()
 
 
+# --- The certificate of a run's own cluster ---
+
 # The key lives in the memory of one run's processes, so the certificate needs no end: a clock that jumps must not end
 # the run. The last date means "no end" (RFC 5280, 4.1.2.5).
 _BEGINS = datetime(1970, 1, 2, tzinfo=UTC)

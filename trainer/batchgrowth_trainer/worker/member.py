@@ -382,9 +382,7 @@ class _MemberGeneration:
                 self._figures.append(made.figures)
             # Also at the end: a worker that leaves, or the last one to hold the weights, is checked before.
             is_last = made.stop or self._is_at_end()
-            first, _ = made.done[0]
-            last, _ = made.done[-1]
-            if self._spot_check.after(first, last, is_last=is_last):
+            if made.done and self._spot_check.after(made.done[0][0], made.done[-1][0], is_last=is_last):
                 self._member.covered = replica.position.update
                 if self._group.size > 1:
                     self._member.compared = replica.position.update
@@ -427,9 +425,10 @@ class _MemberGeneration:
         sent = self._group.bytes_sent - self._bytes_reported
         if self._is_reporter:
             rows = self._member.rows_after(self._reported)
-            figures = ExchangeFigures(bytes_sent=sent)
+            figures = ExchangeFigures()
             for each in self._figures:
                 figures = figures.then(each)
+            figures = replace(figures, bytes_sent=sent)
             self._figures.clear()
         else:
             rows = ()
