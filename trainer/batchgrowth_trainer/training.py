@@ -125,9 +125,10 @@ def train(
         log.info("%s: %s", name, text)
         audience.handle(Note(text))
 
-    is_stopped = stop_requested
-    if fence is not None:
-        is_stopped = fence.checked_with(stop_requested)
+    def is_stopped() -> bool:
+        if fence is not None:
+            fence.check()
+        return stop_requested()
 
     def wait_for_folder(text: str) -> None:
         note(text)

@@ -12,7 +12,7 @@ from batchgrowth.spec.pods import OF_PODS
 
 from batchgrowth_operator.children.drift import digest, is_smaller
 from batchgrowth_operator.seen.observed import CLAIM, Manifest, Ref, TlsSecrets
-from batchgrowth_operator.seen.progress import stored, undecided
+from batchgrowth_operator.seen.progress import MOST_TEXTS, stored, undecided
 from batchgrowth_operator.seen.situation import Situation
 from batchgrowth_operator.seen.trainer_pods import class_of, size_of
 
@@ -69,7 +69,7 @@ def plan_config_map(s: Situation) -> Manifest:
     return owned(s, "plan", manifest)
 
 
-@lru_cache(maxsize=2048)  # only an edit of the spec changes them
+@lru_cache(maxsize=MOST_TEXTS)  # only an edit of the spec changes them
 def _job_and_plan(text: str) -> tuple[str, str]:
     """Return the job and its plan as the trainer reads them."""
     job = json.loads(text)

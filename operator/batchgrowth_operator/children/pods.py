@@ -18,7 +18,7 @@ from batchgrowth.spec.pods import SOURCE_FOLDER, SOURCE_VOLUME, merged, plain
 from batchgrowth_operator.children.config import METRICS_PORT, owned
 from batchgrowth_operator.children.drift import digest
 from batchgrowth_operator.seen.observed import TRAINER, Manifest
-from batchgrowth_operator.seen.progress import stored
+from batchgrowth_operator.seen.progress import MOST_TEXTS, stored
 from batchgrowth_operator.seen.situation import REASONS, Situation, restarts_before
 from batchgrowth_operator.seen.trainer_pods import CA_FOLDER, CA_VARIABLE, STORE_VARIABLE, VOLUME
 
@@ -96,7 +96,7 @@ class UserParts(NamedTuple):
     """To those of trainer and workers, by field."""
 
 
-@lru_cache(maxsize=2048)  # only an edit of the spec changes them
+@lru_cache(maxsize=MOST_TEXTS)  # only an edit of the spec changes them
 def user_parts(text: str) -> UserParts:
     """Return what the spec of the job with this text adds to pods. The caller must not change it."""
     spec = stored(text).job.spec

@@ -25,6 +25,7 @@ from batchgrowth.manifest.pod_limits import PodLimits, pod_faults
 from batchgrowth_operator.children.dask_cluster import worker_template
 from batchgrowth_operator.children.drift import digest
 from batchgrowth_operator.seen.observed import WORKER, condition, condition_of, seconds_since, timestamp_ms
+from batchgrowth_operator.seen.progress import MOST_TEXTS
 from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, is_held
 
 REPORT_SECONDS = LONGEST_PERIOD_SECONDS + 1.0
@@ -126,7 +127,7 @@ def workforce(s: Situation) -> Workforce:
     )
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=MOST_TEXTS)
 def _remembered_faults(text: str, template: str, limits: PodLimits) -> list[tuple[Fault, ...]]:  # noqa: ARG001
     """Return what pods of that template exceed of the limits, in a list that is empty until it was found out.
 

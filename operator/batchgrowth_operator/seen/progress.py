@@ -144,7 +144,11 @@ def job_text(seen: Observed) -> str:
     return stored_text(job)
 
 
-@lru_cache(maxsize=2048)
+MOST_TEXTS = 2048
+"""Jobs of which the operator remembers what follows from the text of their spec."""
+
+
+@lru_cache(maxsize=MOST_TEXTS)
 def stored(text: str) -> StoredJob:
     """Return the job in the text. Raises SpecError if its spec is refused."""
     return read_stored(text)
@@ -155,7 +159,7 @@ def spec_of(text: str) -> JobSpec:
     return stored(text).job.spec
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=MOST_TEXTS)
 def undecided(text: str) -> Plan:
     """Return the plan that follows from the spec alone. If the growth is measured, the batch of this plan never
     changes.
@@ -163,14 +167,14 @@ def undecided(text: str) -> Plan:
     return make_plan(spec_of(text))
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=MOST_TEXTS)
 def quantity_of(text: str) -> str:
     """Return the quantity that the growth rule measures; empty if the plan follows from the spec alone."""
     quantity: str = spec_of(text).batch.growth.entry.quantity
     return quantity
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=MOST_TEXTS)
 def remarks_of(text: str) -> tuple[Fault, ...]:
     """Return what in the spec can never act in its plan, or wastes workers."""
     return remarks(spec_of(text), undecided(text))
@@ -281,7 +285,7 @@ def _remembered(text: str, history: Iterable[StageRecord]) -> tuple[Plan, tuple[
     return plan, tuple(decisions), run[0].index - 1 if run else 0
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=MOST_TEXTS)
 def _decided(text: str, decisions: tuple[BatchDecision, ...]) -> Plan | None:
     """Return the plan that follows from these decisions; None if this spec does not allow them."""
     if not decisions:

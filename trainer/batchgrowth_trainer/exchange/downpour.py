@@ -130,7 +130,7 @@ class Downpour:
         stop_asked, largest, mean, *losses = end.tolist()
         steps = steps[: len(losses)]
         replica.moved_to(steps[-1].after)
-        done = committed(replica, steps, losses, stop=stop_asked > 0)
+        done = committed(steps, losses, stop=stop_asked > 0)
         waited = max(time.perf_counter() - began - self._compute_seconds, 0.0)
         figures = ExchangeFigures(largest_staleness=int(largest), mean_staleness=mean)
         return Round(done, stop_asked > 0, self._compute_seconds, 0.0, waited, figures)

@@ -296,15 +296,16 @@ def _moved(
 
     A tensor that goes to several peers is copied once.
     """
-    here = {id(tensor): tensor.to(device) for tensor in {id(each): each for each in outgoing.values()}.values()}
-    landing = {peer: tensor.to(device) for peer, tensor in incoming.items()}
+    tensors = (*outgoing.values(), *incoming.values())
+    own = {id(tensor): tensor.detach().view(-1).view(torch.uint8) for tensor in tensors}
+    moved = {number: each.to(device) for number, each in own.items()}  # the same object if it is there already
     yield (
-        {peer: here[id(tensor)].detach().view(-1).view(torch.uint8) for peer, tensor in outgoing.items()},
-        {peer: tensor.detach().view(-1).view(torch.uint8) for peer, tensor in landing.items()},
+        {peer: moved[id(tensor)] for peer, tensor in outgoing.items()},
+        {peer: moved[id(tensor)] for peer, tensor in incoming.items()},
     )
-    for peer, tensor in incoming.items():
-        if tensor is not landing[peer]:
-            tensor.copy_(landing[peer])
+    for tensor in incoming.values():
+        if moved[id(tensor)] is not own[id(tensor)]:
+            own[id(tensor)].copy_(moved[id(tensor)])
 
 
 @contextmanager

@@ -87,7 +87,7 @@ class LocalSGD:
         replica.moved_to(steps[-1].after)
         waited = reduced.wait_seconds
         self._free.extend(rows)
-        done = committed(replica, steps, losses, stop=stop > 0)
+        done = committed(steps, losses, stop=stop > 0)
         return Round(
             done=done,
             stop=stop > 0,

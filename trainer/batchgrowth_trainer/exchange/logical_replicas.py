@@ -76,17 +76,15 @@ def share_of(step: Step, number: int, replicas: int) -> tuple[tuple[int, int], i
     return run, bounds[run[1]] - bounds[run[0]]
 
 
-def committed(
-    replica: Replica, steps: Sequence[Step], losses: Sequence[float], *, stop: bool
-) -> tuple[tuple[Step, Committed], ...]:
-    """Return the updates of a round. `losses[i]` is the sum over the examples of update i; unused places may follow."""
-    done = []
-    for step, loss in zip(steps, losses, strict=False):
-        learning_rate = step.learning_rate
-        if replica.growth.measures:
-            learning_rate = replica.growth.learning_rate(step)
-        done.append((step, Committed(loss / step.examples, learning_rate, stop)))
-    return tuple(done)
+def committed(steps: Sequence[Step], losses: Sequence[float], *, stop: bool) -> tuple[tuple[Step, Committed], ...]:
+    """Return the updates of a round. `losses[i]` is the sum over the examples of update i; unused places may follow.
+
+    Their learning rates are those of the plan: a job with an inexact exchange measures nothing that could change them.
+    """
+    return tuple(
+        (step, Committed(loss / step.examples, step.learning_rate, stop))
+        for step, loss in zip(steps, losses, strict=False)
+    )
 
 
 # Every process has the states of all logical replicas, and trains some of them with its one model.
@@ -255,7 +253,7 @@ class LogicalReplicas(ABC):
         steps = tuple(step for period in periods[:made] for step in period)
         replica.moved_to(steps[-1].after)
         *losses, stop = sums.double().sum(dim=0).tolist()
-        done = committed(replica, steps, losses, stop=stop > 0)
+        done = committed(steps, losses, stop=stop > 0)
         return Round(
             done=done,
             stop=stop > 0,

@@ -50,15 +50,6 @@ class Fence:
         if self._why is not None:
             raise self._why
 
-    def checked_with(self, stop_requested: Callable[[], bool]) -> Callable[[], bool]:
-        """Return a function that makes this check, and then returns whether a stop was requested."""
-
-        def is_stopped() -> bool:
-            self.check()
-            return stop_requested()
-
-        return is_stopped
-
 
 class Takeover:
     """Takes over the job at the client's scheduler for `fence`, and holds it; does nothing without a fence."""

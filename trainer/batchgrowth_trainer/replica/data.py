@@ -88,9 +88,7 @@ class Requests:
         """Return the request for one shard of an update."""
         bounds = shard_bounds(step.examples, step.shards)
         first = step.position.offset
-        order = self._orders.get(step.position.epoch)
-        if order is None:
-            order = self.order(step.position.epoch, plan.examples_per_epoch)
+        order = self.order(step.position.epoch, plan.examples_per_epoch)
         indices = order[first + bounds[shard] : first + bounds[shard + 1]]
         return Request(None, indices, reading_seed(self._seed, step.position.update, shard) if self._draws else 0)
 

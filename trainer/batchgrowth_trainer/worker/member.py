@@ -398,9 +398,7 @@ class _MemberGeneration:
         last one ends now.
         """
         size = self._group.size
-        parts = []
-        for step, _ in made.done:
-            parts.append(busiest(step.examples, step.shards, size))
+        parts = [busiest(step.examples, step.shards, size) for step, _ in made.done]
         left = made.compute_seconds + made.exchange_seconds + made.wait_seconds
         for part, (step, committed) in zip(parts, made.done, strict=True):
             share = part / sum(parts)
