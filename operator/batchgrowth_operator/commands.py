@@ -18,7 +18,7 @@ from batchgrowth.schema import STORAGE_SIZE, WORDS
 from batchgrowth.spec import API_VERSION, KIND
 from batchgrowth.spec.all_pods import plain_pods
 from batchgrowth.spec.pods import Resources, plain
-from batchgrowth.streams import on_stderr, say
+from batchgrowth.terminal import on_stderr, say
 from pydantic import ValidationError
 
 from batchgrowth_operator.settings import SCHEDULER_RESOURCES, Defaults, LeaseLock, Network, Rule, Settings

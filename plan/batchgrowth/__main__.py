@@ -1,6 +1,6 @@
 """The command `batchgrowth`. Its imports take a second or more, so Ctrl-C is taken care of before them."""
 
-from batchgrowth.streams import open_what_is_closed, stop_at_once_on_interrupt
+from batchgrowth.terminal import open_what_is_closed, stop_at_once_on_interrupt
 
 
 def main() -> None:

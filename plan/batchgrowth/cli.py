@@ -30,7 +30,7 @@ from batchgrowth.manifest.reading import VERSION, load_manifest
 from batchgrowth.notes import asides, notes
 from batchgrowth.plan import BatchDecision, Plan, Stage, constant_plan, make_plan
 from batchgrowth.spec import JobSpec
-from batchgrowth.streams import first_and_last, is_too_wide, on_stderr, run_command, say
+from batchgrowth.terminal import first_and_last, is_too_wide, on_stderr, run_command, say
 
 COMMANDS = "batchgrowth.commands"
 """Entry-point group of the commands that the trainer and the operator bring."""

@@ -2,7 +2,7 @@
 
 The chain: the trainer's replica/decisions.py hands over what an update measured, `Course` here looks when one is
 due, the rule of the job in choices/growth_measured.py says which batch it wants, and `Course.bounded` bounds that. It
-is in force once the replica follows `Course.decisions` (`Replica.advance`).
+is in force once the replica has taken over `Course.plan` (`Replica.adopt_decisions`, which `Replica.advance` calls).
 
 Everything here is pure and exact in the order of its operations, so all members of a group that see the same sums take
 the same decisions. The memory of a course is a list of numbers, which the trainer keeps with the model's state:

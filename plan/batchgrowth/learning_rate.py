@@ -1,7 +1,7 @@
 """The parts of an update's learning rate: the rule's rate, the schedule's factor, and AdaScale's gain.
 
-`Plan.learning_rate_at` in plan.py multiplies the first two and warms up. A training measures the gain:
-`Course.learning_rate` in growth_decisions.py. A worker asks replica/decisions.py for it at each update.
+`Plan.learning_rate_at` in plan.py multiplies the first two and warms up. A training that measures the gain asks
+`Course.learning_rate` in growth_decisions.py at each update, through replica/decisions.py.
 """
 
 from collections.abc import Sequence

@@ -29,7 +29,7 @@ from batchgrowth.manifest.reading import load_stored
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth.spec.pods import SOURCE_FOLDER
-from batchgrowth.streams import print_plainly
+from batchgrowth.terminal import print_plainly
 from rich.console import Console
 
 from batchgrowth_trainer.worker.exits import end_within

@@ -20,7 +20,7 @@ from batchgrowth.notes import notes
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.probe import batch_block, branch_table, critical_sentence, heading, no_block, remedy
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth.streams import on_stderr, say
+from batchgrowth.terminal import on_stderr, say
 from rich.console import Console
 
 from batchgrowth_trainer.worker.streams import lasting_output

@@ -2,8 +2,9 @@
 
 A queue has one time at which its next pass is due. Whatever asks for a pass may bring that time nearer: a change to
 now, a report of progress to `ProgressRate.seconds_apart` after the last pass, the last pass to the time that it
-returned. A due pass waits for the debounce, or for the back-off after a pass that failed, and then for a slot. A job
-that something changed gets a slot before a job whose time has merely come.
+returned, such as that of a deadline, which `Clock` in seen/observed.py notes. A due pass waits for the debounce, or for
+the back-off after a pass that failed, and then for a slot. A job that something changed gets a slot before a job whose
+time has merely come.
 """
 
 import asyncio

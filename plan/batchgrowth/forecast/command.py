@@ -30,7 +30,7 @@ from batchgrowth.manifest.reading import load_manifest
 from batchgrowth.plan import make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth.spec.workers import MOST_WORKERS
-from batchgrowth.streams import is_too_wide, on_stderr, say
+from batchgrowth.terminal import is_too_wide, on_stderr, say
 
 # --- The values of options ---
 

@@ -14,7 +14,7 @@ from batchgrowth.forecast.prices import Offer
 from batchgrowth.forecast.step_time import Constants, Estimated
 from batchgrowth.plan import Plan, constant_plan
 from batchgrowth.spec import JobSpec
-from batchgrowth.streams import first_and_last
+from batchgrowth.terminal import first_and_last
 
 # --- Tables ---
 

@@ -473,7 +473,7 @@ class GenerationsDriver:
         self._run.record_figures(report.figures, is_of_alone=report.is_of_alone)
 
     def _record_resize(self, generation: Generation, update: int) -> None:
-        """Once every member has begun, record the resize, if there was one, with the longest pause."""
+        """Once every member has begun, record the resize, if there was one, with the longest pause of `PauseClock`."""
         size = len(generation.members)
         if len(generation.pauses) < size:
             return

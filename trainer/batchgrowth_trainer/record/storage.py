@@ -1,6 +1,7 @@
 """Errors of a run's storage, which of them may pass with a retry, and files that are written completely or not at all.
 
-Imports no torch, so that commands that only read a run start quickly.
+A checkpoint is a folder of such files, which `CheckpointStore.save` in checkpoint.py publishes by one rename. Imports
+no torch, so that commands that only read a run start quickly.
 """
 
 import errno

@@ -172,7 +172,8 @@ class Control:
 class PauseClock:
     """Measures the time for which a member has not computed, which is its pause when a new generation begins.
 
-    The driver gets it with GenerationBegan; the longest of all members is the pause of the resize.
+    The driver gets it with GenerationBegan; the longest of all members is the pause of the resize. The driver of
+    GatherScatter, which has no generations, measures its own.
     """
 
     def __init__(self) -> None:

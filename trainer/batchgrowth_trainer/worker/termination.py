@@ -1,4 +1,8 @@
-"""The graceful shutdown of a pod's worker on SIGTERM; worker_pod.py installs it."""
+"""The graceful shutdown of a pod's worker on SIGTERM, as an eviction sends it; worker_pod.py installs it.
+
+`_announce_leave` in service.py tells the driver, and `WorkerPool.release_leaving` in pool/worker_pool.py lets the
+worker go.
+"""
 
 import asyncio
 import logging

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import batchgrowth
 import pytest
-from batchgrowth import cli, streams
+from batchgrowth import cli, terminal
 from batchgrowth.errors import PlanError
 from batchgrowth.plan import make_plan
 
@@ -72,10 +72,10 @@ def test_a_closed_stream_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         fstat=fstat, open=lambda *given: opened.append(given), devnull="none", O_RDWR=2, fdopen=os.fdopen,
         set_inheritable=lambda *_: None,
     )  # fmt: skip
-    monkeypatch.setattr(streams, "os", system)
+    monkeypatch.setattr(terminal, "os", system)
     monkeypatch.setattr(sys, "stdin", None)
     before = sys.stdout
-    streams.open_what_is_closed()
+    terminal.open_what_is_closed()
 
     assert opened == [("none", 2)]
     assert sys.stdin is not None
@@ -85,7 +85,7 @@ def test_a_closed_stream_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_programs_that_a_process_starts_have_the_opened_stream_too() -> None:
     """A descriptor of Python is its process's own, so a program would give the number to its first file."""
     code = (
-        "import os, subprocess, sys; from batchgrowth.streams import open_what_is_closed; open_what_is_closed(); "
+        "import os, subprocess, sys; from batchgrowth.terminal import open_what_is_closed; open_what_is_closed(); "
         "sys.exit(subprocess.call([sys.executable, '-c', 'import os; os.fstat(1)']))"
     )
     ended = subprocess.run(
@@ -97,9 +97,9 @@ def test_programs_that_a_process_starts_have_the_opened_stream_too() -> None:
 
 def test_what_stands_for_a_sign() -> None:
     text = "0.1 → 0.01 … 3 × 4 … Ω"
-    assert text.encode("ascii", streams._REPLACE) == b"0.1 > 0.01 ... 3 x 4 ... ?"
+    assert text.encode("ascii", terminal._REPLACE) == b"0.1 > 0.01 ... 3 x 4 ... ?"
     with pytest.raises(UnicodeDecodeError):
-        streams.plainly(UnicodeDecodeError("ascii", b"\xff", 0, 1, "no sign"))
+        terminal.plainly(UnicodeDecodeError("ascii", b"\xff", 0, 1, "no sign"))
 
 
 @pytest.mark.fault("G09")
@@ -152,7 +152,7 @@ def test_a_full_disk_for_errors_too(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "stdout", out)
         monkeypatch.setattr(sys, "stderr", err)
         assert ended("plan", DIGITS) == 1
-        streams._give_up(err)
+        terminal._give_up(err)
 
 
 @pytest.mark.fault("G09")
@@ -195,7 +195,7 @@ def test_another_error_of_the_system_is_not_taken_for_the_output() -> None:
         raise OSError(5, "a disk that has nothing to do with it")
 
     with pytest.raises(OSError, match="nothing to do with it"):
-        streams.run_command(command)
+        terminal.run_command(command)
 
 
 def test_an_interrupt_in_a_command_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,7 +203,7 @@ def test_an_interrupt_in_a_command_is_a_line(capsys: pytest.CaptureFixture[str])
         raise KeyboardInterrupt
 
     with pytest.raises(SystemExit) as end:
-        streams.run_command(command)
+        terminal.run_command(command)
     assert (end.value.code, capsys.readouterr().err) == (130, "stopped\n")
 
 
@@ -230,7 +230,7 @@ def test_the_command_minds_an_interrupt_before_it_imports(monkeypatch: pytest.Mo
     monkeypatch.setattr(cli, "main", lambda: handlers.append("main"))
     runpy.run_module("batchgrowth", run_name="__main__")
     importlib.import_module("batchgrowth.__main__").main()  # as the script `batchgrowth` calls it
-    assert handlers == 2 * [(signal.SIGINT, streams._stop_at_once), "main"]
+    assert handlers == 2 * [(signal.SIGINT, terminal._stop_at_once), "main"]
 
 
 @pytest.mark.parametrize("printing", [False, True])
@@ -246,7 +246,7 @@ def test_an_early_interrupt_ends_the_process(monkeypatch: pytest.MonkeyPatch, pr
     monkeypatch.setattr(os, "write", lambda number, text: ends.append((number, text)))
     monkeypatch.setattr(os, "_exit", sys.exit)
     with pytest.raises(SystemExit) as end:
-        streams._stop_at_once(signal.SIGINT, None)
+        terminal._stop_at_once(signal.SIGINT, None)
     ends.append(end.value.code)
     assert ends == [(2, b"stopped\n"), 130]
 
