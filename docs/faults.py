@@ -29,7 +29,7 @@ GROUPS = {
 }
 """The first letter of an id, and what its faults have in common."""
 TIERS = ("cluster", "apiserver", "gpu", "dask", "chart", "torch", "pure", "corpus")
-"""The folders of tests/ that show faults, from the closest to a user's machines on; a page links to the first."""
+"""The folders of tests/ that show faults, the closest to a user's machines first; a page links to a fault's first."""
 
 
 @dataclass(frozen=True, slots=True)

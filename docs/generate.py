@@ -42,8 +42,9 @@ def choices_page() -> str:
     parts = [f"## `{choice.field_path}`\n\n{head}" + "".join(map(_entry_row, choice.values())) for choice in CHOICES]
     return (
         "# Choices of the manifest\n\nThe first method of each table is the default. A setting is shown with its "
-        "default; with a question mark, it may be left out.\nYou can add methods of your own: "
-        "[extending.md](extending.md); `make generate` writes this page.\n\n" + "\n".join(parts)
+        "default; of the others, only those with a question mark are optional.\n"
+        "You can add methods of your own: [extending.md](extending.md); `make generate` writes this page.\n\n"
+        + "\n".join(parts)
     )
 
 
@@ -74,7 +75,7 @@ def conditions_page() -> str:
     return (
         "# Conditions and events\n\n`kubectl describe bgj NAME` shows these conditions, each with one of its reasons "
         "and a message that names the object and a remedy.\n"
-        "A change of a condition is also an event with the same reason, except for ordinary ones "
+        "A change of a condition is also an event with the same reason, except for ordinary reasons "
         "such as `WaitingForWorkers`. "
         f"The event `{STAGE_BEGAN}` reports a new stage, `{STATUS_REFUSED}` a status that the API server has refused, "
         f"and `{COMPUTED_WRONGLY}` a worker that a [spot check](arithmetic.md#spot-checks) found to compute wrongly; "
