@@ -133,7 +133,7 @@ class GenerationsDriver:
         run = self._run
         states = self._states
         while True:
-            # Wait for members; then `catch_up` gives one the newest state, and records the reports that led to it.
+            # Wait for members; after `catch_up`, one holds the newest state, and all reports up to it are recorded.
             members = self._scaling.gather(self._handle_events, states.updates)
             if members:
                 run.try_saving(self._pool.ready[members[0]].state_bytes)
