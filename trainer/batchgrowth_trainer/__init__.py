@@ -1,8 +1,8 @@
-"""Do the arithmetic. torch and Dask live here.
+"""The trainer, which does the arithmetic. torch and Dask live here.
 
-From Python: `train` a workload, `load` a run, which is a `Run`; a workload is a function that returns a `Workload`.
-`DaskClassifier` and `DaskRegressor` are estimators as scikit-learn has them.
-They are imported when they are first used, since torch and Dask take seconds.
+From Python: `train` a workload or `load` a run; both return a `Run`. A workload is a function that returns a
+`Workload`. `DaskClassifier` and `DaskRegressor` are scikit-learn estimators.
+Each name is imported at its first use, since torch and Dask take seconds.
 """
 
 from importlib import import_module

@@ -1,6 +1,6 @@
 """The trainer of a pod: `python -m batchgrowth_trainer`.
 
-Reads the job and the operator's plan of it, trains on the given Dask cluster, reports progress, and always resumes
+Reads the job and the operator's plan for it, trains on the given Dask cluster, reports progress, and always resumes
 from the newest checkpoint.  docs/exit-codes.md lists the exit codes.
 
 The SIGTERM handler comes first: loading torch takes seconds, and the first process of a container ignores every signal
@@ -35,7 +35,7 @@ from rich.console import Console
 from batchgrowth_trainer.worker.exits import end_within
 from batchgrowth_trainer.worker.streams import lasting_output
 
-# A pod's address, which may be of IPv6 alone, is not known before it runs; a NetworkPolicy guards the port.
+# A pod's address is not known before the pod runs, and may be IPv6 alone; a NetworkPolicy guards the port.
 ANYWHERE = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104
 
 _END_SECONDS = 5.0
@@ -98,7 +98,9 @@ def main(
     reporter = Reporter(deliver, count_start, fence.fall if fence else lambda _: None)
     sinks = Sinks([make_display(console), reporter])
     first_stop = "stop requested: writing a checkpoint, then exiting"
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # which `stoppable` restores: a late signal ends no last report
+    # `stoppable` restores this at its end: the first process of a container then ignores a late signal, and so can
+    # deliver the last report.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         with lasting_output() as output, stoppable(first_stop, sinks) as requested:
             output.tell_by(lambda line: sinks.add_to_next(Note(line)))
@@ -135,7 +137,7 @@ def checked_plan(job: BatchGrowthJob, path: Path) -> Plan:
 
 
 def in_a_pod(text: str) -> str:
-    """Return the text with a restart, after which the trainer of a pod always resumes, in place of `--resume`."""
+    """Return the text with a restart in place of `--resume`, because a pod's trainer always resumes."""
     return (
         text.replace("then --resume;", "then restart it;")
         .replace("--resume it", "restart it")

@@ -49,7 +49,7 @@ _WANTED = (
     "give a function that returns a batchgrowth_trainer.Workload, its name as package.module:function, or the path "
     "of a manifest"
 )
-# Errors and notes name the command line's options and a manifest's fields; these are said in Python's words.
+# What `in_python` rewords in errors and notes, which name the command line's options and a manifest's fields.
 _CELL = re.compile(r"([^\s()]*ipykernel_\d+[^\s()]*\.py):(\d+)")
 _OPTION = re.compile(r"(?<![\w/.-])--([a-z]+(?:-[a-z]+)*)\b")  # not in a path
 _SET = re.compile(r"--set (\w+)\.(\w+)=(\w+)")
@@ -129,7 +129,7 @@ _KEPT_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """What a finished run has found, in memory; `rows` are None if there are very many."""
+    """The results of a finished run, in memory; `rows` is None if history.csv is missing, unreadable or very large."""
 
     job: BatchGrowthJob
     summary: dict[str, Any]
@@ -140,7 +140,7 @@ class Run:
     """A run, finished or not; `train` and `load` return it.
 
     Job, summary, history and evaluations of a finished run stay what they are, whatever happens to its folder. Its
-    weights are read when they are asked for, from wherever later runs have moved the folder.
+    weights, and a very large history, are read when they are asked for, from wherever later runs have moved the folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -200,9 +200,9 @@ class Run:
     def model(self) -> nn.Module:
         """Return the trained model, on the CPU and in eval mode; it has the averaged weights if the job averages them.
 
-        If the run has not ended, it is the model of its newest checkpoint. A line says where its workload was imported
-        from. Raises DataError if the run has no weights, CheckpointError if they are damaged, and what loading the
-        workload raises.
+        If the run has not ended, it is the model of its newest checkpoint. A line on standard error says where its
+        workload was imported from. Raises DataError if the run has no weights, CheckpointError if they are damaged, and
+        what loading the workload raises.
         """
         return self._model(best=False)
 
@@ -233,7 +233,7 @@ class Run:
             return Plot(*plot_runs([self._there()]))
 
     def _take_result(self) -> None:
-        """Keep what the run has found, if it is finished. Raises CheckpointError if its summary is damaged."""
+        """Keep the run's results in memory if it is finished. Raises CheckpointError if its summary is damaged."""
         if self._result is not None:
             return
         there = self._found()
@@ -276,7 +276,7 @@ class Run:
             with suppress(BatchGrowthError):
                 if _run_in(folder) != self._run:
                     continue
-                # Trained for longer, a run keeps its identifier. As text, since NaN does not equal NaN.
+                # A run that is trained for longer keeps its identifier. Compared as text, since NaN does not equal NaN.
                 if self._result is None or json.dumps(read_summary(folder)) == json.dumps(self._result.summary):
                     return folder
         return None
@@ -386,7 +386,7 @@ def train(
         if "initial_weights" in spec:
             spec["initial_weights"] = _as_weights(spec["initial_weights"])
         replaced: list[str] = []
-        # It may call the workload's function, for which it seeds the generators of this process.
+        # `_checked` may call the workload's function, for which it seeds the generators of this process.
         with ALONE:
             checked = _checked(title, {**spec, "workload": given}, base, replaced.append)
         job = with_digest(checked)
@@ -426,7 +426,10 @@ def _refuse_no_sinks(sinks: Sequence[Any]) -> None:
 
 
 def _sorted_out(workload: Any) -> tuple[BatchGrowthJob | None, str | None, bytes]:
-    """Return the job if a manifest is given, else the workload's entrypoint, and its pickle if it has no module."""
+    """Return a manifest's job, or else the entrypoint of a workload, and its pickle if it has no module.
+
+    Raises SpecError if neither is given, and what reading the manifest raises.
+    """
     if isinstance(workload, BatchGrowthJob):
         return workload, None, b""
     if _is_path(workload):
@@ -480,8 +483,8 @@ def _checked(name: str, spec: Mapping[str, Any], base: BatchGrowthJob | None, sa
 def _folder_of(job: BatchGrowthJob, asked: Path, *, resume: bool) -> Path:
     """Return the folder for the job's results: the first of FOLDER, FOLDER-2, … that has no run, or one of this job.
 
-    So each run of a loop has a folder, which is the same if the loop runs again. For a resume, which says what differs
-    in the folder that was asked for if it finds no run of this job, only settings that determine the weights count.
+    So each run of a loop has a folder of its own, the same one if the loop runs again. A resume compares only settings
+    that determine the weights. If no folder has a run of this job, it gets `asked`, and later says what differs there.
     """
     folder = asked
     number = 1
@@ -496,7 +499,7 @@ def _folder_of(job: BatchGrowthJob, asked: Path, *, resume: bool) -> Path:
 
 
 def _identity(job: BatchGrowthJob, *, resume: bool) -> str:
-    """Return the settings by which a folder belongs to a job; an edited function is another version of the same."""
+    """Return the settings by which the job of a folder is recognized; an edited function leaves the job the same."""
     text = json.dumps(mathematics(job.spec), sort_keys=True) if resume else manifest_text(job)
     return NAMED.sub(r"\1", text)
 

@@ -67,7 +67,7 @@ def with_digest(job: BatchGrowthJob) -> BatchGrowthJob:
 
 
 def begin_with(modules: Modules, spec: JobSpec) -> None:
-    """Load the initial weights of the job, if it has any, into what is trained. Raises DataError if they do not fit."""
+    """Load the job's initial weights, if it has any, into the modules. Raises DataError if they do not fit."""
     initial = spec.initial_weights
     if initial is None:
         return
@@ -81,7 +81,7 @@ def begin_with(modules: Modules, spec: JobSpec) -> None:
             f"initialWeights.path: {path} has no tensor of the name and the shape of one of the model's, which "
             f"are {_some(own)}; it has {_some(weights)}"
         )
-    # Before Strict looks: a file may have one name of a tensor that layers share.
+    # Before the check for Strict: a file may have only one of the names of a tensor that layers share.
     fitting = with_tied(modules, fitting)
     if initial.match == "Strict" and (odd := (own.keys() | weights.keys()) - fitting.keys()):
         raise DataError(
@@ -160,9 +160,9 @@ def build_workload(spec: JobSpec) -> Workload:
 
 
 def build_replica(spec: JobSpec, *, trained: bool = False) -> Replica:
-    """Return a replica at the first update that is tried out, and has the same bits in every process.
+    """Return a replica before its first update, after trying it out; it has the same bits in every process.
 
-    One that is to get the weights of a run that is `trained` needs no initial weights.
+    If `trained`, do not load the initial weights, because the replica gets the weights of a run.
 
     Its first shard loads kernels, finds a faulty loss before the first update, and shows how the process adds:
     `replica.arithmetic`. Raises WorkloadError or DataError.
@@ -183,7 +183,7 @@ def build_replica(spec: JobSpec, *, trained: bool = False) -> Replica:
         replica.growth.try_out()
         try_exchange(replica)
     except BaseException:
-        # Nobody gets the replica to close it, and its loaders would live on.
+        # The caller gets no replica to close, so the loaders would live on.
         replica.reader.close()
         raise
     return replica
@@ -200,7 +200,7 @@ def _prepare_exchange(replica: Replica) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The weights that a run has: the file of a run that ended, or else its newest checkpoint. `best` are its best."""
+    """The weights of a run: the file `path` if it has ended, else its checkpoint `saved`; the best ones if `best`."""
 
     path: Path
     best: bool = False
@@ -228,7 +228,7 @@ class Weights:
 
     @property
     def told(self) -> str:
-        """Return which weights these are, as the end of a sentence; "" for those of a run that ended."""
+        """Return which weights these are, as the end of a sentence; "" if the run has ended."""
         if self.saved is None:
             return ""
         at = self.saved.snapshot.position
@@ -245,7 +245,7 @@ class Weights:
             replica.restore(self.saved.snapshot)
             if self.best:
                 load_exported(replica.modules, self._best(replica))
-        if replica.average is not None and (self.saved is None or self.best):  # it is what was evaluated and exported
+        if replica.average is not None and (self.saved is None or self.best):  # the average is evaluated and exported
             replica.average.vector.copy_(replica.parameters.vector.data)
         replica.model.eval()
 
@@ -285,7 +285,7 @@ def trained_model(folder: Path, *, best: bool = False, say: Say = nobody) -> nn.
         if weights.saved is None:
             _load(workload, weights.path, job.spec)
             return workload.model.eval()
-        # A replica makes views of one vector of the tensors of its own, so the copies get the weights.
+        # A replica turns its own model's tensors into views of one vector, so copies of the modules get the weights.
         both = workload.model, workload.loss_module
         model, loss = copied(both, both)
         replica = Replica(job.spec, workload, torch.device("cpu"))
@@ -297,7 +297,7 @@ def trained_model(folder: Path, *, best: bool = False, say: Say = nobody) -> nn.
 
 
 def _found(folder: Path, best: bool, given: Sequence[Path], say: Say) -> tuple[BatchGrowthJob, Weights, list[str]]:
-    """Return a run's job and weights, and the folder of its workload's module, as `find_workload` does."""
+    """Return a run's job and weights, and its workload's folder in a list, as `find_workload` does."""
     job = recorded_job(folder)
     weights = Weights.of(folder, best=best)
     line, home = find_workload(folder, job.spec, given)

@@ -1,4 +1,4 @@
-"""`batchgrowth run` and the commands that read its results; the command line finds them as entry points.
+"""`batchgrowth run`, `init` and `paper`, and the commands that read a run's results; found as entry points.
 
 This module imports quickly: a command loads torch and Dask after it has accepted its input.
 """
@@ -282,7 +282,10 @@ def _print_summary(console: Console, summary: dict[str, Any]) -> None:
 
 
 def _draw_if_possible(console: Console, directory: Path) -> None:
-    """Draw the plots of a run, or say why they cannot be drawn: the run has ended well all the same."""
+    """Draw the plots of a run, or say why they cannot be drawn: the run has ended well all the same.
+
+    Raises BatchGrowthError if a file cannot be read or written, and OSError.
+    """
     try:
         _draw(console, [directory], None)
     except (BatchGrowthError, OSError):

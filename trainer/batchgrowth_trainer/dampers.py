@@ -1,7 +1,7 @@
-"""Rules by which the batch grows, as objects of Python with the names and parameters of the paper (AdaDamp).
+"""Rules by which the batch grows, as Python objects with the names and parameters of the paper (AdaDamp).
 
-`GeoDamp(initial=64, delay=60, factor=5)` is the growth Geometric of a manifest. Each class says what its growth is in a
-manifest, and how its parameters are called there; every other growth of the registry is `Damper("NAME", …)`.
+`GeoDamp(initial=64, delay=60, factor=5)` is the growth Geometric of a manifest. Each class has the names of its growth
+and of its parameters in a manifest; every other growth of the registry is `Damper("NAME", …)`.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class Damper:
         self.settings = settings
 
     def block(self) -> dict[str, Any]:
-        """Return `batch.growth` as the keywords of `train` have it. Raises SpecError for a growth that is unknown."""
+        """Return `batch.growth` as the keywords of `train` have it. Raises SpecError for an unknown growth."""
         if self.growth not in GROWTH:
             remedy = f"give one of {', '.join(GROWTH)}"
             raise SpecError([Fault("batch_size", f"the growth {self.growth!r} is unknown", remedy)])
@@ -92,7 +92,7 @@ class ConstantDamp(_Named):
 
 
 class GeoDamp(_Named):
-    """The batch is multiplied by `factor` every `delay` epochs; `dwell` is another name of `delay`. Geometric."""
+    """The batch is multiplied by `factor` every `delay` epochs, by default 5, also called `dwell`. Geometric."""
 
     growth_type = "Geometric"
 
@@ -112,7 +112,7 @@ class GeoDamp(_Named):
 
 
 class PadaDamp(_Named):
-    """The batch grows by `rate` examples with each update; it is looked at every `dwell` updates. Linear."""
+    """The batch grows by `rate` examples with each update, and changes every `dwell` updates. Linear."""
 
     growth_type = "Linear"
 
@@ -167,7 +167,7 @@ NAMES: Mapping[str, type[Damper]] = {
     kind.__name__.lower(): kind
     for kind in (GeoDamp, PadaDamp, AdaDamp, RadaDamp, GradientNorm, NoiseScale, ConstantDamp)
 }
-"""The rules by their names in lower case, as AdaDamp takes them."""
+"""The rules by their names in lower case, as the software AdaDamp takes them."""
 
 
 def damper_of(batch_size: Any, nested: Mapping[str, Any]) -> Damper:
@@ -200,7 +200,7 @@ def damper_of(batch_size: Any, nested: Mapping[str, Any]) -> Damper:
 
 
 def _made(kind: type[Damper], settings: Mapping[str, Any]) -> Damper:
-    """Call the class. Raises SpecError that names the parameters of the class if it takes no such ones."""
+    """Call the class with the settings. Raises SpecError, which lists its parameters, if one of them is unknown."""
     try:
         return kind(**settings)
     except TypeError:

@@ -1,6 +1,6 @@
 """Makes the branches of a probe, one after another in this process, by the loop of a run.
 
-A probe begins at the newest checkpoint of a run, which it reads and never changes, or it is refused.
+A probe begins at the newest checkpoint of a run, and never changes the run. `start_of` refuses a run that has none.
 """
 
 import math
@@ -54,7 +54,8 @@ from batchgrowth_trainer.replica.reproducible import draw_seed
 class ProbeStart:
     """The newest checkpoint of a run, its job, and the plan as decided until then.
 
-    `branch_spec` is the job without a measured growth, since a branch keeps its batch; `snapshot` is the state with it.
+    `branch_spec` is the job without a measured growth, since a branch keeps its batch; `snapshot` is the state without
+    that growth's decisions.
     """
 
     job: BatchGrowthJob
@@ -64,11 +65,11 @@ class ProbeStart:
 
 
 def start_of(folder: Path, overrides: Sequence[str] = ()) -> ProbeStart:
-    """Return where a probe of the run in `folder` begins; `overrides` change settings that leave what is done the same.
+    """Return where a probe of the run in `folder` begins; `overrides` must leave the updates that are done the same.
 
     Raises DataError if there is no run or no checkpoint, or the run has ended, SpecError for an exchange that cannot be
-    repeated in one process, PlanError during a warm-up, and CheckpointError if the overrides would have changed what is
-    done.
+    repeated in one process, PlanError during a warm-up, and CheckpointError if the overrides would have changed the
+    updates that are done.
     """
     recorded = recorded_job(folder)
     job = load_manifest(folder / JOB_FILE, overrides)
@@ -132,7 +133,7 @@ MOST_EVALUATED = 4096
 
 @dataclass(slots=True)
 class Probe:
-    """What a probe of a run has found.
+    """The findings of a probe.
 
     `run_sha256` is the digest of the weights at the end of the branch that is the run itself, and `notes` are lines for
     the user.
@@ -205,7 +206,10 @@ def _try(replica: Replica, probe: Probe, batch_size: int, say: Say) -> None:
 
 
 def _branch(replica: Replica, probe: Probe, batch_size: int) -> Branch:
-    """Return what a batch size reaches. Raises WorkloadError if the batch of the run, or a smaller one, fails."""
+    """Train with this batch size from the checkpoint, once for each order, and return the branch with its losses.
+
+    Raises WorkloadError if the batch of the run, or a smaller one, fails; a larger batch then has an infinite loss.
+    """
     start = probe.start
     plan = branch_plan(start.branch_spec, start.plan, start.snapshot.position, batch_size)
     losses = []

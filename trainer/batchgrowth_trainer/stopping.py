@@ -21,7 +21,7 @@ _SAME_SIGNAL_SECONDS = 0.5
 
 @contextmanager
 def stoppable(first_stop: str, sink: Sink) -> Iterator[Callable[[], bool]]:
-    """Handle signals as `interrupts` does: the first one gives the sink this note, and the second is Interrupted."""
+    """Handle signals as `interrupts` does: the first gives the sink this note, and the second raises Interrupted."""
     try:
         with interrupts(lambda: sink.handle(Note(first_stop))) as requested:
             yield requested
@@ -35,9 +35,9 @@ def interrupts(on_first: Callable[[], None]) -> Iterator[Callable[[], bool]]:
     requested.
 
     The first signal, such as Ctrl-C, the SIGTERM of Kubernetes or the SIGHUP of a lost connection, calls `on_first`:
-    the run writes a checkpoint and stops. The second raises KeyboardInterrupt, unless it may be the first one once
-    more: `timeout`, a shell and a service manager signal a process and its group, or send SIGTERM and SIGHUP. Only a
-    program's main thread receives signals; in another one nothing is handled.
+    the run writes a checkpoint and stops. A later one raises KeyboardInterrupt, unless it is SIGHUP or comes within
+    0.5 s and so may repeat the first: `timeout`, a shell and a service manager signal a process and its group, or send
+    SIGTERM and SIGHUP. Only a program's main thread receives signals; in another thread, nothing is handled.
     """
     received: list[float] = []
     if threading.current_thread() is not threading.main_thread():
@@ -47,7 +47,7 @@ def interrupts(on_first: Callable[[], None]) -> Iterator[Callable[[], bool]]:
     process = os.getpid()
 
     def handle(number: int, _frame: FrameType | None) -> None:
-        if os.getpid() != process:  # users' code has forked it
+        if os.getpid() != process:  # users' code has forked this process
             if number != signal.SIGINT:
                 signal.signal(number, signal.SIG_DFL)
                 signal.raise_signal(number)

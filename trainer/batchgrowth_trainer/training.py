@@ -72,8 +72,8 @@ class Options:
     folder; `fence` ends the run if a later start takes over; `logs` applies to the workers of a local cluster;
     `checkpoint_uri` is an object store for checkpoints and results, in place of the folder, and `checkpoint_ca` a
     file with CAs that are trusted for it besides the usual ones; `function` is the workload if it has no module, see
-    `record.functions`, by default that of the run in the folder. `cluster` is a Dask cluster that this process has
-    already, as `pool.kept` gives it, in place of a new one.
+    `record.functions`, by default the one that the run in the folder kept. `cluster` is a Dask cluster that this
+    process has already, as `pool.kept` gives it, in place of a new one.
     """
 
     output_dir: Path
@@ -110,7 +110,8 @@ def train(
     `plan` is what `make_plan` returned for the job's spec, if the caller has made it.
 
     Raises Interrupted, after writing a checkpoint, if a stop was requested, else an error of `batchgrowth.errors`.
-    Whatever else ends the training, the newest committed state is saved before, except at a KeyboardInterrupt.
+    Before any other error ends the training, the newest committed state is saved, except before KeyboardInterrupt and
+    Superseded.
     """
     name = job.metadata.name
     job = with_digest(job)
@@ -140,7 +141,7 @@ def train(
         return count if options.workers is None else min(count, options.workers)
 
     with ExitStack() as stack:
-        # The endpoint answers the liveness probe, so it opens before the run waits for its folder, reads checkpoints.
+        # The endpoint answers the liveness probe, so it opens before the run waits for its folder.
         endpoint = Endpoint(CollectorRegistry(), options.metrics_host, options.metrics_port, watch.trouble)
         stack.enter_context(closing(endpoint))
         patience = _LOCK_PATIENCE_SECONDS if options.patient else 0.0
@@ -188,7 +189,7 @@ def train(
             take_over=partial(_take_over, folder, job, origin, function, saved, finished, writers),
         )
         if saved is None and not folder.has_a_run:
-            run.begin()  # nothing is there that a run could move before its workload is tried
+            run.begin()  # at once: there is no earlier run to keep in place until the workload is tried
         run.publish(Started(name, course.plan, position, course.decisions))
         # From here on, sinks that saw the run begin also see how it ends, whatever is raised.
         stack.push(lambda _kind, error, _trace: run.publish(Stopped(error)))
@@ -201,7 +202,7 @@ def train(
 
 @contextmanager
 def _told_what_is_saved(run: RunState) -> Iterator[None]:
-    """Tell the user what can be resumed if an error ends the block, whose own text may not know."""
+    """If an error ends the block, tell the user what can be resumed, which the error's own text may leave out."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -218,8 +219,8 @@ def _told_what_is_saved(run: RunState) -> Iterator[None]:
 def _trained(run: RunState, join: Join, *, patient: bool) -> Trained:
     """Train to the end of the plan, or until a stop is requested.
 
-    Training goes on from the newest checkpoint after the loss of the scheduler, if `patient`, and from one that a check
-    covers after the finding that a worker computes wrongly.
+    After the loss of the scheduler, training goes on from the newest checkpoint if `patient`. After a check finds a
+    worker that computes wrongly, it goes on from the newest checkpoint that a check covers.
     """
     # The `train` of a module in drivers/, which the exchange's entry in the registry names, ours or a distribution's.
     train_with: Callable[[RunState, Join], Trained] = run.spec.exchange.entry.load()
@@ -371,8 +372,8 @@ def _resumed(checkpoints: Checkpoints, folder: OutputFolder, note: Callable[[str
 def _same_run(
     saved: Saved | None, history: History, folder: OutputFolder, origin: Origin, note: Callable[[str], None]
 ) -> Origin:
-    """Return the origin with the identifier of the run that goes on from `saved`, and note what is not as it was when
-    that was written: settings, rows of the history, the user's code.
+    """Return the origin with the identifier of the run that goes on from `saved`, and note what has changed since that
+    checkpoint: settings, lost rows of the history, the user's code.
     """
     if saved is None:
         return origin
@@ -457,7 +458,7 @@ def _history(folder: OutputFolder, saved: Saved | None) -> Iterator[History]:
 
 @contextmanager
 def _joined_cluster(run: RunState, options: Options, function: bytes, watch: LoopWatch) -> Iterator[JoinedCluster]:
-    """Yield the worker pool of a new local cluster, or of the cluster at `options.scheduler` once that answers."""
+    """Yield the pool of `options.cluster`, of the one at `options.scheduler` once it answers, or of a new local one."""
     with ExitStack() as stack:
         scaler: Scaler | None = None
         if options.cluster is not None:

@@ -59,8 +59,8 @@ def begin_job(seed: int, folders: Iterable[str] = (), function: bytes = b"", *, 
     """Give this process the user's code of a job: forget the modules of the job before it, and receive its `function`.
 
     A worker may have run other jobs, whose modules have the same names, and files may have been edited since. `seed` is
-    that of the job's model, and modules are looked for in `folders` first. A process that `is_worker` also forgets what
-    a job has imported while it trained; in another process, the user may have imported it.
+    that of the job's model, and modules are looked for in `folders` first. A process that `is_worker` also forgets
+    modules that the job before imported while it trained; in another process, the user may have imported them.
     """
     if is_worker:
         for name in sys.modules.keys() - _KNOWN:
@@ -107,7 +107,8 @@ def seed_for_model(seed: int) -> None:
 def _importing() -> Iterator[None]:
     """Seed the generators, and note the user's modules that the block imports.
 
-    Python would take a compiled file for that of a source of the same second and size, so it writes none.
+    Python writes no compiled file meanwhile, since it would use that even after an edit in the same second that keeps
+    the source's size.
     """
     before = set(sys.modules)
     writes_none = sys.dont_write_bytecode
@@ -235,7 +236,7 @@ METRIC_NAME = re.compile(r"[A-Za-z][\w.-]*")
 
 
 def check_workload(workload: Workload, entrypoint: str) -> None:
-    """Raise WorkloadError for an untrainable model, a value that is not a function, or data without a length."""
+    """Raise WorkloadError for an untrainable model, a value that is not a function, a bad name, or unusable data."""
     _check_model(workload, entrypoint)
     _check_functions(workload, entrypoint)
     _check_columns(workload, entrypoint)

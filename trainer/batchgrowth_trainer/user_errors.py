@@ -204,7 +204,7 @@ def reported_as_device_fault(what: str | Callable[[], str]) -> Iterator[None]:
 
 
 def not_finite(step: Step, learning_rate: float, loss: float, norm: float) -> WorkloadError:
-    """Return the error of an update whose summed loss, or the norm of whose gradient, is not finite.
+    """Return the error for an update whose summed loss or gradient norm is not finite.
 
     It names the update but no shard, because only the total is tested.
     """
@@ -217,7 +217,7 @@ def not_finite(step: Step, learning_rate: float, loss: float, norm: float) -> Wo
 
 
 def gradient_lost(name: str, function: Any) -> WorkloadError:
-    """Return the error of code that gives the gradient of a parameter another place than the trainer has."""
+    """Return the error for code that removes or replaces the gradient tensor of the parameter `name`."""
     return WorkloadError(
         f"the gradient of the parameter {name} is removed or replaced while a shard is computed, so the trainer would "
         "lose it; leave out zero_grad(), and in calls of backward() create_graph, since the trainer differentiates "
@@ -265,11 +265,11 @@ def reason(error: BaseException) -> str:
 
 
 def seen_at(function: Any) -> str:
-    """Return `; see FILE:LINE, in NAME` for a function of the user's, or else for the workload's function."""
+    """Return `; see FILE:LINE, in NAME` for a user's function, else for the workload's function; "" if unknown."""
     while isinstance(function, partial):
         function = function.func
     if isinstance(function, nn.Module):
-        function = getattr(type(function), "forward", None)  # that of a scripted module is no function of its class
+        function = getattr(type(function), "forward", None)  # a scripted module's is no function of its class
     code = getattr(unwrap(function), "__code__", None) if callable(function) else None
     if code is None or not is_users(code.co_filename):
         return "".join(_begun)
@@ -277,7 +277,7 @@ def seen_at(function: Any) -> str:
 
 
 def doing(frame: FrameType | None) -> str:
-    """Return what a thread does that is in this frame, as a clause: `importing numpy, at FILE:LINE, in NAME`.
+    """Return what the thread in this frame does, as a clause: `importing numpy, at FILE:LINE, in NAME`.
 
     The line is the innermost one of the user's code, if there is one.
     """

@@ -21,7 +21,7 @@ from batchgrowth_trainer.worker.logs import set_up_logs  # noqa: E402
 from batchgrowth_trainer.worker.service import TERMINATION  # noqa: E402
 
 set_up_logs(Logs.of(os.environ))
-dask_worker.get_ip = interface_towards  # Dask's own finds an address of IPv4 alone if the scheduler is given by name
+dask_worker.get_ip = interface_towards  # Dask's own finds only IPv4 addresses if the scheduler is given by name
 gc.freeze()  # as in worker/fork_server_preload.py
 
 
@@ -33,6 +33,6 @@ async def dask_setup(worker: Worker) -> None:
 
 
 async def dask_teardown(worker: Worker) -> None:
-    """Abandon the members; Dask closes the worker."""
+    """Abandon the members and end the process soon, because Dask closes the worker."""
     await certificates.dask_teardown(worker)
     TERMINATION.close()

@@ -23,7 +23,7 @@ TrainingStep = Callable[[nn.Module, Any, Any], Tensor]
 Collate = Callable[[list[Any]], Any]
 """The examples of a shard -> their batch: (inputs, target), or a dictionary with one of TARGET_KEYS."""
 TARGET_KEYS = ("labels", "label", "target")
-"""Where the target is in a dictionary, the first of them that is there; the other values are the inputs."""
+"""The keys that the target of a dictionary may have; the first one present counts, other values are the inputs."""
 
 
 @runtime_checkable
@@ -144,7 +144,7 @@ def predict(model: nn.Module, inputs: Any) -> Any:
 def checked(values: Tensor, examples: int, name: str = "loss", function: Any = None) -> Tensor:
     """Return `values` if they hold one float per example, shape (examples,).
 
-    Raises WorkloadError naming the function that returned it (`loss`, `metrics.accuracy`) and its line otherwise.
+    Otherwise raises WorkloadError with the name (such as `metrics.accuracy`) and line of the function that returned it.
     Called once per shard, so the check is cheap.
     """
     if isinstance(values, Tensor) and values.shape == (examples,) and values.is_floating_point():
@@ -168,5 +168,5 @@ def _fault(values: object, examples: int) -> str:
 
 
 def correct(output: Tensor, target: Tensor) -> Tensor:
-    """Return the accuracy metric: 1.0 if the largest class score of (N, C) is the target's, (N,), otherwise 0.0."""
+    """Return each example's accuracy, shape (N,): 1.0 if its largest score of (N, C) is its target's, otherwise 0.0."""
     return (output.argmax(dim=1) == target).to(torch.float32)

@@ -56,7 +56,7 @@ from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import Gradients
 
 _TICK_SECONDS = 0.05
-_PACES = 9  # of the last updates; their median is the usual one, though one or the other was slow
+_PACES = 9  # of the last updates; their median is the usual pace, even if a few updates were slow
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class GatherScatterDriver:
         self._replica = replica
         self._late = Stragglers(pool, run.note, run.spec.patience_seconds)
         self._number = 0  # of the attempts at updates
-        self._size = 0  # workers of the last attempt, those included that are late
+        self._size = 0  # workers of the last attempt, including late ones
         self._now: Gathering | None = None
         self._paces = deque[float](maxlen=_PACES)
         self._stopwatch = Stopwatch()
@@ -195,7 +195,7 @@ class GatherScatterDriver:
             run.record_figures(ExchangeFigures(checks=1, checked_update=step.after.update))
 
     def _crews(self, members: list[str]) -> list[list[str]]:
-        """Return the processes that can be compared with each other, by arithmetic; "" is the server."""
+        """Return groups of two or more processes with one arithmetic, which can be compared; "" is the server."""
         crews = {self._replica.arithmetic.digest: [""]}
         for worker in members:
             if worker in self._pool.ready:
@@ -203,9 +203,9 @@ class GatherScatterDriver:
         return [crew for crew in crews.values() if len(crew) > 1]
 
     def _answers(self, step: Step, shard: int, asked: Sequence[str], times: int) -> dict[str, list[Answer]]:
-        """Return the answers of these processes, "" being the server, without workers that fail or are lost meanwhile.
+        """Return the answers of these processes, "" being the server, without workers that are lost or have a fault.
 
-        Raises the error of a worker unless it is the worker's own fault.
+        Raises a worker's error unless it is a WorkerFault.
         """
         if not asked:
             return {}
@@ -235,9 +235,10 @@ class GatherScatterDriver:
         return answers
 
     def _judge(self, step: Step, shard: int, crew: Sequence[str]) -> bool:
-        """Let all compute the shard several times, and raise what that shows.
+        """Let the crew compute the shard several times, and return whether all answers are the same.
 
-        Return whether they were compared and are the same; false if too many were lost.
+        Return False if fewer than two are left to compare. Raises Undo if a process computes wrongly, and WorkloadError
+        if the code has several answers.
         """
         replica = self._replica
         given = self._answers(step, shard, crew, ANSWERS)
@@ -299,7 +300,7 @@ class GatherScatterDriver:
             cause = f"worker {address} was left out: {fault}"
             self._pool.leave_out(address, fault)
         self._pool.restart_unresponsive([m for m in members if m not in gathering.faults], self._run.note)
-        self._handle_events(_TICK_SECONDS)  # handles its Left, so that the next attempt is without it
+        self._handle_events(_TICK_SECONDS)  # handles the lost worker's Left, so that the next attempt is without it
         self._run.record_recovery(cause)
 
     def _part_with(self, gathering: Gathering) -> None:

@@ -3,7 +3,7 @@
 The workers reduce among themselves, and each takes the optimizer's step (dask-pytorch-ddp, made elastic). A generation
 is one long Dask task per member. It ends when the plan wants another number of workers, a worker is ready to join or
 leaves, one is lost, or the run ends; the next generation begins from the most advanced committed state of its members.
-`GenerationsDriver._handle` learns that a worker is lost: its `Left`, or the end of its task. Losing a worker costs the
+`GenerationsDriver._handle` learns of a lost worker by its `Left` or the end of its task. Losing a worker costs the
 update under way; losing all of them, the updates since the checkpoint.
 """
 
@@ -72,7 +72,7 @@ class Generation:
     pauses: dict[int, float | None] = field(default_factory=dict)  # by rank, of those that have begun
     stop_reason: str = ""  # why it was requested to stop
     stop_asked_at: float = -math.inf  # when it was last requested to stop
-    cancelled_at: float = math.inf  # when those that form it were last requested to stop waiting
+    cancelled_at: float = math.inf  # when its members were last told not to wait for lost ones
     heard_at: float = field(default_factory=time.monotonic)  # when a member last reported or ended
     hung: set[str] = field(default_factory=set)  # workers that are restarted once the others' state is saved
     hung_at: float = math.inf  # when the first of them was found
@@ -133,7 +133,7 @@ class GenerationsDriver:
         run = self._run
         states = self._states
         while True:
-            # Wait for members, one of which then holds the newest state with every report of what led to it.
+            # Wait for members; after `catch_up`, one holds the newest state, and all reports up to it are recorded.
             members = self._scaling.gather(self._handle_events, states.updates)
             if members:
                 run.try_saving(self._pool.ready[members[0]].state_bytes)
@@ -282,7 +282,10 @@ class GenerationsDriver:
             self._rendezvous = None
 
     def _conclude(self, generation: Generation) -> None:
-        """Note each member's progress, leave out members with a fault, and record a loss. Raises a workload's error."""
+        """Note each member's progress, leave out members with a fault, and record a loss.
+
+        Raises Undo after a check's finding, a WorkerFault that recurs, and any other error of a member.
+        """
         run = self._run
         states = self._states
         if generation.finding is not None:
@@ -309,7 +312,7 @@ class GenerationsDriver:
             states.restart_unresponsive([*generation.remaining.keys() - generation.errors])
 
     def _replace_wrong(self, generation: Generation, finding: Finding) -> Undo:
-        """Replace the members that compute wrongly, as a check has found; return how far training must go back.
+        """Replace the members that compute wrongly, as a check has found; return the Undo with how far to go back.
 
         Raises WorkloadError if the code has several answers.
         """
@@ -353,11 +356,11 @@ class GenerationsDriver:
         return f"worker {prepared.name if prepared is not None else address}{where}"
 
     def _wrong_by_arbiter(self, generation: Generation, finding: Finding) -> list[str]:
-        """Return the members that are wrong, after one more worker has computed the shard.
+        """Return the members that are wrong, by letting one more worker, the arbiter, compute the shard.
 
-        That is a worker outside the group with the arithmetic of those that contradict each other, or else the
-        replacement of the last of them. All of them count as wrong if none comes in time. Raises WorkloadError if the
-        arbiter's answer is none of theirs.
+        The arbiter is a worker outside the group with the arithmetic of the members that contradict each other, or else
+        the replacement of the last of them. All of them count as wrong if no arbiter answers in time, or a stop is
+        requested. Raises WorkloadError if the arbiter's answer is none of theirs.
         """
         answers = dict(zip(generation.members, finding.answers, strict=True))
         answered = [member for member, answer in answers.items() if answer is not None]
@@ -410,7 +413,7 @@ class GenerationsDriver:
             if time.monotonic() > ends or self._run.stop_requested():
                 break
             self._handle_events(_TICK_SECONDS)
-        # No end of this task is queued, as those of a generation are; `Ended` tells what it means all the same.
+        # The end of this task is not queued, unlike a generation's; `Ended` interprets it all the same.
         ended = Ended(arbiter, self._number, future)
         fault = ended.fault()
         if fault is not None:

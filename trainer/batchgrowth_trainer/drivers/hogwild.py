@@ -39,7 +39,7 @@ class Hogwild:
         self._replica = replica
         self._pool = pool
         self._twins = [replica.twin() for _ in range(threads)]
-        # An optimizer of the user's own is an object with a state of its own, which is moved by one thread at a time.
+        # An optimizer of the user's own is an object with a state of its own, so only one thread at a time steps it.
         self._stepping = nullcontext() if isinstance(replica.optimizer, FlatOptimizer) else Lock()
 
     def __call__(self, run: RunState, replica: Replica) -> None:
@@ -71,7 +71,7 @@ class Hogwild:
             except IndexError:
                 return
             began = time.perf_counter()
-            # As they are: others may be writing to them, as to the weights.
+            # The shared buffers as they are: other threads may be writing to them, as to the weights.
             twin.buffers.restore(replica.buffers.vectors)
             whole = twin.partials(step, (0, step.shards))
             with self._stepping:
@@ -79,7 +79,7 @@ class Hogwild:
                 taken = replica.take_step(step, gradient, rest, step.examples)
             twin.rows.release(whole)  # not before `take_step`, which overwrites the row
             done = Committed(taken.loss / step.examples, taken.learning_rate, stop=False)
-            # A part of the seconds, so that those of all updates together are the time that has passed.
+            # Divided by the threads, so that the seconds of all updates add up to the time that has passed.
             seconds = (time.perf_counter() - began) / len(self._twins), 0.0, 0.0
             rows.append(HistoryRow.now(step, replica.plan, done, 1, seconds))
 

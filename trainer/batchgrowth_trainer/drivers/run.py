@@ -30,9 +30,9 @@ from batchgrowth_trainer.sinks import events
 FAILING_SECONDS = 1800.0
 """The longest that training goes on while no checkpoint can be written."""
 RETRY_SECONDS = 60.0
-"""The longest time from a failed checkpoint to the next."""
+"""The longest time from a failed checkpoint to the next try, apart from the update under way."""
 LEAST_FAILURES = 3
-"""The fewest failures in a row that end a run, if its updates are longer than RETRY_SECONDS."""
+"""The fewest failures in a row that end a run; long updates may leave time for fewer in FAILING_SECONDS."""
 _MOST_UNDONE = 3  # in a row, without a check in between that covers more
 _MOST_FRUITLESS_RECOVERIES = 20  # in a row, without an update in between
 
@@ -45,8 +45,8 @@ class Undo(Exception):
     def __init__(
         self, cause: str, update: int, covered: int = 0, workers: Sequence[str] = (), *, is_of_alone: bool = False
     ) -> None:
-        """Keep the arguments: the check was after `update`, and one after update `covered`, or a later one that the run
-        knows, found nothing. `workers` are the names of those that compute wrongly.
+        """Keep the arguments: the check was made after `update`, and an earlier one, after update `covered`, found
+        nothing; the run may know of one in between. `workers` are the names of the workers that compute wrongly.
 
         If `is_of_alone`, one of them has trained alone, and only checks that compare workers count: those that it made
         alone repeated its errors.
@@ -165,13 +165,13 @@ class RunState:
         self._saves_failing_since = self._save_tried_at
         self._failed_saves = 0  # in a row
         self._save_error: CheckpointError | None = None
-        self._began: float | None = None  # wall-clock time at which the first update since then began
+        self._began: float | None = None  # wall-clock time at which this start's first update began
         self._seconds = 0.0
         self._recovered_at = -1
         self._fruitless = 0
         self._waiting_for = ""
         self._has_tried_saving = False
-        self._told_of: set[str] = set()  # what is no finite number
+        self._told_of: set[str] = set()  # metrics, and the test loss, that were not finite
 
     @property
     def where(self) -> str:
@@ -198,7 +198,7 @@ class RunState:
         return self._desired_workers(plan or self.plan, position)
 
     def _workers_of(self, plan: Plan, stage: Stage) -> int:
-        """Return the workers that a stage will probably have: those of the plan, as far as the run takes so many."""
+        """Return the number of workers that a stage will probably have: the plan's, or fewer if the run wants fewer."""
         if not self.spec.exchange.entry.uses_workers:
             return 1
         return min(stage.workers, self.desired_workers(plan.position_at(stage.first_update), plan))
@@ -275,7 +275,7 @@ class RunState:
         """Record an evaluation at wall-clock time `at`, unless it is a repetition; without a test set, `values` is
         empty.
 
-        `end` says what ends the training early with it, if anything does. Raises CheckpointError.
+        `end` is stopEarly's record if training ends early with this evaluation, else None. Raises CheckpointError.
         """
         self.begin()
         if position.epoch > self.totals.evaluated:
@@ -357,7 +357,7 @@ class RunState:
         self.publish(figures)
 
     def go_on_from(self, update: int) -> None:
-        """Note that training goes on from the state after `update`; what is made again after it is not covered."""
+        """Note that training goes on from the state after `update`; updates that are made again are not covered."""
         self.update = update
         self.covered = min(self.covered, update)
         self.compared = min(self.compared, update)
@@ -365,7 +365,7 @@ class RunState:
     def undo(self, why: Undo) -> None:
         """Go back to the newest checkpoint that a check covers, or to the beginning, and delete what came after it.
 
-        Raises ClusterError afterwards if that was of no use several times in a row, and CheckpointError.
+        Raises CheckpointError, and afterwards ClusterError if it has gone back more than _MOST_UNDONE times in a row.
         """
         covered = max(self.compared if why.is_of_alone else self.covered, why.covered)
         reached = max(why.update, self.update, self.reported)  # the rows before the check may not have come
@@ -418,7 +418,8 @@ class RunState:
     def save(self, snapshot: Snapshot) -> None:
         """Write a checkpoint. If it fails, publish that and go on, because the next checkpoint may succeed.
 
-        Raises CheckpointError, or StorageError if the cause may pass, after FAILING_SECONDS of failures alone.
+        Raises CheckpointError, or StorageError if the cause may pass, after LEAST_FAILURES failures in a row over
+        FAILING_SECONDS, and Superseded.
         """
         began = time.monotonic()
         self._save_tried_at = began
@@ -455,7 +456,7 @@ class RunState:
             self._has_tried_saving = True
 
     def save_last(self, snapshot: Snapshot) -> None:
-        """Write a checkpoint, retrying for LAST_SECONDS. Raises CheckpointError if every attempt fails."""
+        """Write a checkpoint; retry for LAST_SECONDS if that may help. Raises CheckpointError if no try succeeds."""
 
         def write() -> None:
             self.save(snapshot)

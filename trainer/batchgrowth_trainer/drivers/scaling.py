@@ -26,7 +26,7 @@ _REPAIR_SECONDS = 3.0
 _FIRST_LEAD_SECONDS = 10.0
 _TICK_SECONDS = 0.05  # between two ticks: one takes a millisecond for a plan of many stages, as long as an update
 _TOGETHER_SECONDS = 1.0  # how long newcomers wait for workers that are about to be ready, as each resize is a pause
-_PAUSES = 10.0  # between two resizes while more workers are expected, in pauses of the last that added one
+_PAUSES = 10.0  # between two resizes while more workers are expected, in pauses of the last that added workers
 _LONGEST_APART_SECONDS = 60.0
 _REPORT_SECONDS = 1.0  # the shortest wait for a worker that is reported
 
@@ -46,7 +46,7 @@ class Scaler(Protocol):
         """Raise ClusterError if workers keep ending before they are ready; the ends of `known` workers do not count."""
 
     def forget_starts(self) -> None:
-        """Note that a worker is ready, so that earlier failures say nothing."""
+        """Note that a worker is ready, so that earlier failures no longer count."""
 
     def worked_at(self) -> float:
         """Return when a worker that may not answer yet last did something, by the monotonic clock."""
@@ -67,7 +67,7 @@ class Scaling:
         self._patience = patience_seconds
         self._asked = 0  # workers, at `_asked_at`
         self._asked_at = 0.0
-        self._is_outstanding = False  # until so many are ready; a worker that comes back later is no measure
+        self._is_outstanding = False  # until `_asked` are ready; a worker that comes back later is no measure
         self._repaired_at = 0.0
         self._ticked_at = -_TICK_SECONDS
         self._pace = _SmoothedPace()
@@ -115,8 +115,8 @@ class Scaling:
             return reason
         if self._pool.is_preparing and now - self._newcomers_since <= _TOGETHER_SECONDS:
             return ""
-        # While more workers are expected, resizes are some pauses apart. The pause of a loss does not count: it has the
-        # wait for the one that was lost, as no other resize will.
+        # While more workers are expected, resizes are some pauses apart. The pause of a loss does not count, because it
+        # includes the wait for the lost worker.
         grown = (row for row in reversed(self._run.totals.resizes) if row.to_workers > row.from_workers)
         last = next(grown, None)
         apart_seconds = 0.0
@@ -127,7 +127,7 @@ class Scaling:
         return ""
 
     def tick(self, members: Sequence[str]) -> None:
-        """Request the workers that the run needs now, or before a new worker could be ready; keep `members`."""
+        """Request the workers that the run needs now, or will need before a new one could be ready; keep `members`."""
         run = self._run
         pool = self._pool
         if time.monotonic() - self._ticked_at < _TICK_SECONDS:
@@ -195,10 +195,10 @@ class Scaling:
     def gather(self, handle_events: Callable[[float], None], updates: Mapping[str, int]) -> list[str]:
         """Return the members of the next generation, the most advanced by `updates` first.
 
-        They are as many as desired, or fewer if no more become ready in time: waits for a first worker, and once per
-        stage, up to workers.waitSeconds, for the others. Meanwhile, `handle_events(seconds)` handles the pool's events
-        for at most that time. Raises ClusterError if no worker can become ready, or none is ready and none has shown a
-        sign of life for a while.
+        They are as many as desired, or fewer if no more become ready in time: this waits for a first worker, and once
+        per stage, up to workers.waitSeconds, for the others; it returns none if a stop is requested. Meanwhile,
+        `handle_events(seconds)` handles the pool's events for at most that time. Raises ClusterError if no worker can
+        become ready, or none is ready and none has shown a sign of life for a while.
         """
         run = self._run
         began = time.monotonic()

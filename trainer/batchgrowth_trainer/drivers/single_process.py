@@ -71,7 +71,7 @@ def _cause(finding: Finding) -> str:
 
 @contextmanager
 def _update_after_update(replica: Replica) -> Iterator[Advance]:
-    """Return a function that makes one update by adding all shards and committing the total."""
+    """Yield a function that makes one update: it adds all shards and commits the total."""
     stopwatch = Stopwatch() if replica.growth.course.looks_at_clock else None
     compression = compression_in(replica)
     check = SpotCheck(Setting(replica, LoneGroup(), nullcontext(), lambda: None))

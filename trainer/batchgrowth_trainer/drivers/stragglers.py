@@ -20,17 +20,17 @@ from batchgrowth_trainer.user_errors import WorkerFault
 from batchgrowth_trainer.worker.messages import Left
 
 TIMES_THE_MEDIAN = 2.0
-"""A part is overdue after this many times what the median of the ended ones took per shard.
+"""A part is overdue after this many times the median time per shard of the parts that have ended.
 
-A backup begun then ends after about three times the median. So it only pays if the worker is slower than that; noise
-seldom is, and a smaller factor would have most backups come second.
+A backup begun then ends after about three times the median, so it only pays if the worker takes longer than that. Noise
+seldom delays a worker so much; with a smaller factor, most backups would come second.
 """
 SHORTEST_SECONDS = 0.1
 """The shortest time after which a part is overdue: a backup costs some milliseconds besides its computing."""
 FIRST_REST = 4
-"""Updates for which a worker rests that was late twice in a row."""
+"""The rest of a worker that was late twice in a row, in updates."""
 LONGEST_REST = 256
-"""The most updates for which a worker rests that is always late."""
+"""The longest rest of a worker that is always late, in updates."""
 
 
 @dataclass(eq=False, slots=True)
@@ -185,7 +185,7 @@ class Stragglers:
     """The workers that still compute a part of an earlier update, which no longer counts; restarts workers that hang.
 
     A worker's thread cannot be interrupted, and its next part would wait behind this one. So the driver leaves the
-    worker out of the following updates until the old part has ended. A worker that was late in each of its last updates
+    worker out of the following updates until the old part has ended. A worker that is late several times in a row then
     rests for further updates, twice as many each time. While it rests, it may still repeat the parts of others. `clock`
     gives seconds.
     """

@@ -1,1 +1,1 @@
-"""The workers as the driver sees them: registered, preparing, ready or leaving, and the calls to them."""
+"""The workers as the driver sees them, the calls to them, and their cluster: connection, processes, takeover."""

@@ -1,6 +1,6 @@
 """The job's arithmetic, from its checkpoint or else its first worker, and the workers whose arithmetic differs.
 
-The same goes for the sources of the user's code: a worker that has others is held back.
+The sources of the user's code are compared too: a worker that has other sources is held back.
 """
 
 import socket
@@ -49,9 +49,10 @@ class Arithmetics:
         self._other_code: dict[str, str] = {}  # by address: why it is held back
 
     def compare(self, address: str, prepared: Prepared) -> None:
-        """Compare a worker that has become ready; the first worker's arithmetic and code become the job's.
+        """Compare a worker that has become ready. The first worker's code becomes the job's, and so does its arithmetic
+        unless an earlier run's is known.
 
-        Raises WorkloadError if it differs from the first worker, and nothing but the code can be the reason: both are
+        Raises WorkloadError if it differs from the first worker and only the code can be the reason, because both are
         processes of one machine.
         """
         # Code before arithmetic: other code makes other gradients, which would look like other arithmetic.
@@ -115,7 +116,7 @@ class Arithmetics:
             self._publish(self._by_name(), "")
 
     def differs(self, address: str) -> bool:
-        """Return whether the worker's arithmetic is not the job's."""
+        """Return whether the worker's arithmetic or code is not the job's."""
         return address in self._differing
 
     def has_other_code(self, address: str) -> bool:
@@ -125,7 +126,7 @@ class Arithmetics:
     def may_adopt(self, address: str, prepared: Prepared) -> bool:
         """Return whether the job may go on with the code for which this worker is held back.
 
-        It may not if the job requires its arithmetic and the worker is of another kind, whatever its code is.
+        It may not if the job requires its own arithmetic and the worker would have another with any code.
         """
         if address not in self._other_code:
             return False
@@ -137,7 +138,7 @@ class Arithmetics:
         """Take this worker's code as the job's, because every worker that computed with the job's code is gone.
 
         The worker's arithmetic becomes the job's too, because the first shard of other code has another digest. The
-        remaining workers must be compared again.
+        caller must compare the remaining workers again.
         """
         why = self._other_code[address]
         self._other_code.clear()

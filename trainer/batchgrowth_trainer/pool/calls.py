@@ -33,7 +33,7 @@ _STATE_BYTES_PER_SECOND = 10_000_000  # an answer may have a state three times: 
 _POLL_SECONDS = 0.02
 _RETRY_SECONDS = 1.0
 _UNANSWERABLE = (AttributeError, NotImplementedError, PicklingError, TypeError, ValueError)
-"""What a worker that lives raises, also for an answer that cannot be sent; others count as a lost worker."""
+"""Errors that a live worker raises, also for an answer that cannot be sent; other errors count as a lost worker."""
 _NUMBERS = count()
 
 Answer = TypeVar("Answer")
@@ -82,7 +82,7 @@ class WorkerRequest:
 
 
 def drop(task: Future) -> None:
-    """Cancel a task whose result nobody needs; a scheduler that was lost knows it no longer."""
+    """Cancel a task whose result nobody needs; if the scheduler was lost, so was the task."""
     with suppress(ClosedClientError, OSError):
         task.cancel()
 
@@ -102,7 +102,7 @@ class Calls:
         self._under_way: set[concurrent.futures.Future[Any]] = set()
 
     def allow_for(self, state_bytes: int) -> None:
-        """From now on, let calls take as long as a state of that size is on its way in a slow network."""
+        """Let later calls take as long as a slow network needs for a state of this size."""
         self._seconds = max(self._seconds, CALL_SECONDS + state_bytes / _STATE_BYTES_PER_SECOND)
 
     def wait(self, work: Coroutine[Any, Any, Answer], workers: Collection[str], seconds: float) -> Answer | None:
@@ -149,8 +149,8 @@ class Calls:
         """Call a coroutine function on the event loops of these workers, and return {address: answer}, without failed
         calls.
 
-        Raises the BatchGrowthError that a worker raised, also if it cannot answer, and SchedulerLost if the scheduler
-        does not answer.
+        Raises the BatchGrowthError that a worker raised, a new one if a worker cannot answer, and SchedulerLost if the
+        connection to the scheduler is lost.
         """
         if not workers:
             return {}
@@ -236,7 +236,7 @@ class Calls:
                 request.end(answer)
             except (OSError, TimeoutError):
                 request.lose()
-            except Exception as error:  # noqa: BLE001  (who waits for the end gets it)
+            except Exception as error:  # noqa: BLE001  (`then` gets it)
                 request.fail(error)
             then(request)
 

@@ -69,7 +69,7 @@ class KeptWorkers:
             resources = self._resources
             self._resources = ExitStack()
             self._cluster = None
-            if self._process == os.getpid():  # a forked process has no right to them
+            if self._process == os.getpid():  # a forked process does not own the workers
                 resources.close()
 
     def _running(self, threads: int, logs: Logs) -> WorkerProcesses:

@@ -57,7 +57,7 @@ _OWN_FLAGS = ("-P",)  # a file in the current folder must not stand in for a mod
 def dask_settings(settings: Mapping[str, Any]) -> Iterator[None]:
     """Use Dask's defaults and these settings in the block, without the user's files, variables and `dask.config.set`.
 
-    The settings are those of the whole process.
+    They apply to the whole process.
     """
     before = dict(dask.config.config)
     chosen: dict[str, Any] = {}
@@ -83,7 +83,7 @@ def is_left_out(variable: str) -> bool:
 
 
 def worker_flags(flags: list[str]) -> list[str]:
-    """Return the flags with which the interpreter of workers starts, for those of this process."""
+    """Return the flags of workers' interpreters, given the flags of this process."""
     return [flag for flag in flags if flag in _FLAGS] + list(_OWN_FLAGS)
 
 
@@ -132,7 +132,7 @@ def _is_abandoned(folder: Path) -> bool:
     try:
         if os.fstat(opened).st_uid != os.geteuid():
             return False
-        # Of the folder that was looked at, even if another one has its name by now.
+        # In the folder that was looked at, even if another one has its name by now.
         owner = os.open(OWNER_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=opened)
         try:
             fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -209,10 +209,10 @@ _LOGS = "batchgrowth_trainer.worker.logs"
 _OF_PYTHON = 1_000  # objects that Python itself may have frozen: version 3.12 starts with some 400
 _CLOSE_SECONDS = 20.0
 _ABANDON_SECONDS = 5.0
-_AT_ONCE = 8  # workers that start together; more would keep the one event loop of them all from its connections
+_AT_ONCE = 8  # workers that start together; more would keep their one event loop from serving connections
 _GROW_SECONDS = 0.1
 _LOOK_SECONDS = 1.0
-_IDLE_SECONDS = 2.0  # after which a nanny that has no process is not just restarting it
+_IDLE_SECONDS = 2.0  # after which a nanny without a process is not merely restarting it
 _IDLE_SECONDS_EACH = 1.0  # for each nanny that has none
 
 
@@ -256,7 +256,7 @@ class WorkerProcesses(LocalCluster):  # type: ignore[misc]  # Dask has no types
         # Each process ends at once, or as soon as the server has forked it, which may take long on a busy machine:
         # multiprocessing waits for it at this process's exit, for as long as it lives.
         for nanny in list(self._created):
-            with suppress(AttributeError):  # it has no process any more, or a later Dask calls the pipe otherwise
+            with suppress(AttributeError):  # it has no process any more, or a later Dask names the pipe differently
                 nanny.process.process._keep_child_alive.close()  # Dask's worker exits when this end of a pipe is closed
             with suppress(OSError, TypeError):
                 os.kill(nanny.pid, signal.SIGKILL)
@@ -288,7 +288,7 @@ def _nanny_of(cluster: WorkerProcesses) -> type[Nanny]:
 
 
 def _first_of(error: BaseException) -> BaseException:
-    """Return the error during whose handling the others were raised, of which Dask adds some."""
+    """Return the first error of the chain; Dask raises others while it handles that one."""
     while error.__context__ is not None:
         error = error.__context__
     return error
@@ -314,7 +314,7 @@ class LocalScaler:
 
     def __init__(self, cluster: WorkerProcesses) -> None:
         self._cluster = cluster
-        self._seconds: dict[int, float] = {}  # of the processor, by process
+        self._seconds: dict[int, float] = {}  # of processor time, by process ID
         self._forgotten = len(cluster.ended)  # ended processes before the last worker became ready
         self._looked_at = 0.0
         self._worked_at = time.monotonic()
@@ -349,12 +349,12 @@ class LocalScaler:
             self._grows = False
 
     def check_starts(self, known: Collection[str]) -> None:
-        """Raise ClusterError if processes keep ending before their worker is ready; `known` were, or are dealt with."""
+        """Raise ClusterError if processes keep ending before their worker is ready; those of `known` do not count."""
         ended = self._cluster.ended[self._forgotten :]
         check_starts(start for start in ended if not start.address or start.address not in known)
 
     def forget_starts(self) -> None:
-        """Note that a worker is ready, so that workers can be."""
+        """Note that a worker is ready, so that earlier failures no longer count."""
         self._forgotten = len(self._cluster.ended)
 
     def worked_at(self) -> float:
@@ -388,7 +388,7 @@ class LocalScaler:
         now = time.monotonic()
         idle = {name for name, nanny in workers.items() if not nanny.is_alive()}
         self._idle_since = {name: self._idle_since.get(name, now) for name in idle}
-        # Those that only wait for their turn to start are given time.
+        # Workers that only wait for their turn to start are given time.
         patience = max(_IDLE_SECONDS, _IDLE_SECONDS_EACH * len(idle))
         given_up = [workers.pop(name) for name, since in self._idle_since.items() if now - since > patience]
         if given_up:
@@ -419,7 +419,7 @@ def _main_left_alone() -> Iterator[None]:
 
 @contextmanager
 def _start_method_known() -> Iterator[None]:
-    """Keep workers from the start method of a process that joblib has started, which only such a process knows.
+    """Keep workers from getting joblib's start method, which only a process that joblib has started knows.
 
     multiprocessing gives workers the method of this process as their own.
     """
@@ -441,8 +441,8 @@ def local_cluster(
     """Yield a cluster without workers yet, ready to `scale`; remove its processes and files at the end.
 
     If `logs` is detailed, every worker process logs too, else it is silent but for critical messages. Only processes
-    with the cluster's certificate can connect, by default one of its own. The cluster uses none of the user's settings
-    of Dask.
+    with the certificate in `security` can connect; by default the cluster makes its own. The cluster uses none of the
+    user's settings of Dask.
     """
     with scratch_folder() as scratch, own_settings():
         cluster = new_cluster(scratch, spec.workers.threads, logs, security)
@@ -454,7 +454,7 @@ def local_cluster(
 
 @contextmanager
 def own_settings() -> Iterator[None]:
-    """Use the settings of a cluster of ours in the block, in which it starts workers and they train."""
+    """Use the settings of our clusters in the block, in which a cluster starts workers and they train."""
     settings: dict[str, Any] = {
         "distributed.worker.multiprocessing-method": "forkserver",
         "distributed.worker.memory.terminate": False,
@@ -495,7 +495,7 @@ def new_cluster(scratch: Path, threads: int, logs: Logs, security: Security | No
         host=bracketed(host),
         security=security,
         protocol=getattr(security, "protocol", None),
-        # Any free port: two runs must not clash, and Dask cannot be given none. As text, it must not be of IPv6.
+        # Any free port: two runs must not clash, and Dask needs one. A pair, since Dask takes no IPv6 address as text.
         dashboard_address=[(host, 0)],
         worker_dashboard_address=None,
         scheduler_kwargs={"dashboard": False},

@@ -8,8 +8,8 @@ update again without that worker.
 A registered worker that does not answer is restarted. The driver asks all workers at once, and gives time to workers
 that may only be slow. Under load every answer is late, so the deadline depends on the other workers: a few measured
 round trips if most have answered, a minute if most have not, and five minutes, as in Dask's worker-ttl, if none has,
-because then only they hold the newest state. A worker that answers but computes slowly is no matter of this file:
-drivers/stragglers.py, exchange/downpour.py.
+because then only they hold the newest state. drivers/stragglers.py and exchange/downpour.py deal with workers that
+answer but compute slowly.
 """
 
 import asyncio
@@ -186,7 +186,7 @@ ALL_SILENT_SECONDS = 300.0
 RESTART_SECONDS = 300.0
 """The longest that a worker without a nanny may take to come back; Dask waits as long for a silent worker."""
 STUCK_SECONDS = 60.0
-"""Beyond exchange.timeoutSeconds, how long others wait for a worker that answers but does not end its task."""
+"""How long, beyond exchange.timeoutSeconds, others wait for a worker that answers but does not end its task."""
 STUCK = "does not end its update"
 STOPPING_SECONDS = 20.0  # a trainer's pod has two minutes to stop, in which another worker's state can be saved
 _ROUND_TRIPS = 10
@@ -195,7 +195,7 @@ _FORGET = 0.9  # what is left of the longest round trip after each further one
 Note = Callable[[str], None]
 """Called with a line for the user."""
 Save = Callable[[set[str]], None]
-"""Called with the workers that answer before one that does not is restarted."""
+"""Called before workers that do not answer are restarted, with the workers that do."""
 
 
 class Heartbeat:

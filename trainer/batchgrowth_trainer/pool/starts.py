@@ -1,4 +1,4 @@
-"""What workers do until they are ready: signs of life of those that prepare, and why the processes of others ended."""
+"""What workers do until they are ready: signs of life while they prepare, and why the processes of others ended."""
 
 import asyncio
 import time
@@ -11,12 +11,12 @@ from batchgrowth_trainer.pool.calls import Calls
 from batchgrowth_trainer.worker import service
 
 ASK_SECONDS = 2.0
-"""Between two questions to a worker that prepares."""
+"""Seconds between two questions to a worker that prepares."""
 FIRST_LINE_SECONDS = 10.0
 """How long a worker prepares before a line says what it does; each further line comes after twice that time."""
 LONGEST_APART_SECONDS = 600.0
 MOST_ENDS = 3
-"""Processes that end before their worker is ready, without one that is, until the run ends."""
+"""Number of processes that ended before their worker was ready at which the run ends; a ready worker resets it."""
 MOST_FAILED_STARTS = 2
 """The same for processes that could not be started."""
 MOST_KILLS = 10
@@ -25,7 +25,7 @@ MOST_KILLS = 10
 
 @dataclass(frozen=True, slots=True)
 class EndedStart:
-    """A process of a worker that ended, by SIGKILL if `killed`, or that never began: it has no `address`."""
+    """A worker's process that ended, by SIGKILL if `killed`, or never began; `address` is empty if it got none."""
 
     cause: str
     address: str = ""
@@ -34,7 +34,7 @@ class EndedStart:
 
 
 def check_starts(ended: Iterable[EndedStart]) -> None:
-    """Raise ClusterError, with the first cause, if so many starts failed that the next one would fail too."""
+    """Raise ClusterError, with the first cause, if so many starts failed that the next one would probably fail too."""
     starts = list(ended)
     unable = sum(not start.began for start in starts)
     killed = sum(start.killed for start in starts)
@@ -77,7 +77,7 @@ class Preparing:
             self.heard_at = self._clock()
 
     def ask(self) -> None:
-        """Ask each of them what it does, every few seconds, without waiting for the answers."""
+        """Ask each preparing worker what it does, every few seconds, without waiting for the answers."""
         if self._since and self._clock() - self._asked_at > ASK_SECONDS:
             self._asked_at = self._clock()
             for address in self._since:
@@ -93,7 +93,7 @@ class Preparing:
             self.heard_at = self._clock()
 
     def line(self) -> str:
-        """Return how long a worker has prepared and what it does; the same text until the next line is due."""
+        """Return how long a worker has prepared and what it does; the same line until the next is due, "" at first."""
         address, since = min(self._since.items(), key=lambda item: item[1], default=("", self._clock()))
         if address != self._longest:
             self._longest = address

@@ -230,7 +230,7 @@ class WorkerPool:
         self.calls.notify(service.give_up, str(fault), worker=address)
 
     def name_of(self, address: str) -> str:
-        """Return the name of a worker, which is that of its pod if it has one; its host if the worker is not ready."""
+        """Return the name of a worker, which is its pod's name if it has a pod; its host if the worker is not ready."""
         prepared = self.ready.get(address)
         return host_and_port(address)[0] if prepared is None else prepared.name
 
@@ -279,8 +279,8 @@ class WorkerPool:
     def in_order(self, updates: Mapping[str, int]) -> list[str]:
         """Return the ready workers, the most advanced by `updates` first.
 
-        Of equally advanced workers, the ones with the job's arithmetic come first, then the order is by number, else by
-        arrival.
+        Of equally advanced workers, the ones with the job's arithmetic come first; then workers whose name is a number,
+        by number, and the others by arrival.
         """
         best = max(updates.values(), default=0)
 

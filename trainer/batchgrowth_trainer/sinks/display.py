@@ -360,7 +360,7 @@ class NotebookDisplay(Live):
 
 
 class Picture:
-    """What rich can draw, as HTML and as plain text."""
+    """A picture drawn by rich, as HTML and as plain text."""
 
     def __init__(self, drawn: RenderableType) -> None:
         console = Console(record=True, file=io.StringIO(), width=WIDTH, force_jupyter=False, color_system="truecolor")

@@ -30,9 +30,9 @@ from batchgrowth_trainer.user_errors import FAULTS, reason
 
 log = logging.getLogger(__name__)
 
-# The rows of the history are events as they are: HistoryRow (an update was committed), EvaluationRow and ResizeRow;
-# each is published once, even if a recovery repeats the update. So are the figures of an exchange, ExchangeFigures:
-# what it did since the event before.
+# The rows of the history are events too: HistoryRow (an update was committed), EvaluationRow and ResizeRow. If a
+# recovery repeats an update, its rows are not published again; after Undone they are. ExchangeFigures are events as
+# well: what the exchange did since the figures before.
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Undone:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSaved:
-    """The state after `update` is on disk: `size` bytes, written in `seconds`."""
+    """The state after `update` is stored: `size` bytes, written in `seconds`."""
 
     update: int
     seconds: float
@@ -218,7 +218,7 @@ class Sinks:
         self._sinks[place : place + 1] = sinks
 
     def add_to_next(self, event: Event) -> None:
-        """Hand the event out before the next one; for a caller that may be inside of what a sink does now."""
+        """Hand the event out before the next one; for a caller that a sink may be calling now."""
         self._waiting.append(event)
 
     def handle(self, event: Event) -> None:
@@ -239,7 +239,7 @@ class Sinks:
             self._is_busy = False
 
     def _drop(self, sink: Sink, error: BaseException) -> None:
-        """Hand the sink, which raised that, no more events, and say so."""
+        """Drop the sink that raised the error, and tell the others."""
         self._sinks.remove(sink)
         log.debug("the sink %s raised an error", type(sink).__name__, exc_info=error)
         self._tell(
@@ -254,19 +254,19 @@ class Held:
     """Keeps the events for sinks that write into the output folder, until the run takes that over."""
 
     def __init__(self, make: Callable[[], Sequence[Sink]], audience: Sinks) -> None:
-        """Keep `make`, which makes the sinks, since they read what an earlier run of theirs has left there; `audience`
-        has them from then on.
+        """Keep `make` for `release`, since sinks read the folder when they are made; `audience` then gets them in the
+        place of this one.
         """
         self._make = make
         self._audience = audience
         self._waiting: list[Event] = []
 
     def handle(self, event: Event) -> None:
-        """Keep the event, until there are the sinks to get it themselves."""
+        """Keep the event for the sinks that `release` makes."""
         self._waiting.append(event)
 
     def release(self) -> None:
-        """Make the sinks, and hand them what has happened so far; one that raises then is dropped."""
+        """Make the sinks, and hand them the events so far; a sink that raises then is dropped."""
         late = Sinks(self._make(), self._audience.add_to_next)
         for event in self._waiting:
             late.handle(event)
@@ -366,13 +366,13 @@ class LogLines:
 
 
 LONGEST_BYTES = 4 << 20
-"""Size at which the file becomes the older one, in place of the one before it; some 30,000 events."""
+"""Size at which journal.jsonl becomes older-journal.jsonl, in place of the one before it; some 30,000 events."""
 _MOST_WAITING = 1000
 _RETRY_SECONDS = 5.0
 
 
 class Journal:
-    """Appends each event that is no row of the history to journal.jsonl, as JSON with its time and its update.
+    """Appends the start, the end and each event that `note_of` words to journal.jsonl, as JSON with time and update.
 
     A resumed run keeps the file, even if it resumes from an earlier checkpoint: the journal says what happened, and the
     history what counts. While the disk is full, the newest lines wait in memory.

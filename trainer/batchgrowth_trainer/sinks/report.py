@@ -1,6 +1,6 @@
 """Progress reports while a job trains: one small document, in a file or in the one ConfigMap that a pod may patch.
 
-A start has the number after that of the newest report there, so no clock is asked: a trainer on a node whose clock is
+A start takes the number after the newest one recorded there, so no clock is asked: a trainer on a node whose clock is
 behind supersedes its predecessor all the same. In the ConfigMap it claims that number, and reports nothing once a later
 start has claimed it.
 
@@ -62,7 +62,7 @@ CountStart = Callable[[], int]
 
 
 def to_file(path: Path) -> tuple[Deliver, CountStart]:
-    """Return two functions: one replaces the file by a report, atomically; one numbers the start from that file."""
+    """Return two functions: one replaces the file with a report, atomically; one numbers the start from that file."""
 
     def write(report: str) -> None:
         replace_file(path, f"{report}\n".encode(), durable=False)
@@ -84,8 +84,8 @@ def to_config_map(
 
     The number comes from the ConfigMap's report and claim, and from the operator's annotation on it. The second
     function claims the number, once; the first then reports only while no later start has claimed the ConfigMap. Both
-    read the token and the authority for each request, since the kubelet replaces them. Errors of the API server are
-    OSErrors.
+    read the token and the CA's certificate for each request, since the kubelet replaces them. Errors of the API server
+    are OSErrors.
     """
     host = environment["KUBERNETES_SERVICE_HOST"]
     port = environment["KUBERNETES_SERVICE_PORT"]
@@ -161,7 +161,7 @@ class _Claims:
     def report(self, text: str) -> None:
         """Write the report in one request, which the API server answers by 422 if the claim is lost.
 
-        Restores the claim in a ConfigMap that was made again. Raises Superseded if a later start has claimed it.
+        Restores the claim in a ConfigMap that was recreated. Raises Superseded if a later start has claimed it.
         """
         mine = self.make()
         held = {"op": "test", "path": f"/data/{START_KEY}", "value": str(mine)}
@@ -228,7 +228,7 @@ _FIELDS_OF_A_ROW = {field.name for field in fields(HistoryRow)} & {field.name fo
 
 
 class Reporter:
-    """Keeps the newest report, and delivers it regularly, at once after a resize, a look or a wait, and at the end.
+    """Keeps the newest report, and delivers it regularly, at the end, and at once after changes such as a resize.
 
     A long training is reported less often, since a cluster may run a thousand of them: see `period_seconds`.
     """

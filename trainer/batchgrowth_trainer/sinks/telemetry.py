@@ -121,7 +121,7 @@ class Endpoint:
     def __init__(
         self, registry: CollectorRegistry, host: str, port: int, trouble: Callable[[], str] = lambda: ""
     ) -> None:
-        """Listen on the port; 0 is any free port. `trouble` returns a line about whatever hangs.
+        """Listen on the port; 0 is any free port. `trouble` returns a line about what hangs, empty if nothing does.
 
         Raises PortError if the port is taken.
         """

@@ -67,7 +67,7 @@ def _named(name: str) -> str:
 
 
 def _local(folder: Path) -> str:
-    # MLflow asks that its file store be wanted; its other local store is a database, for which skinny has no driver.
+    # Without this, MLflow refuses its file store; its other local store is a database, for which skinny has no driver.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     return (folder / MLFLOW_FOLDER).absolute().as_uri()
 

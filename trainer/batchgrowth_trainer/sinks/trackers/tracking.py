@@ -133,7 +133,7 @@ def _fault(name: str, entry: TrackerLibrary) -> Fault:
 
 
 # --- The sink of one tracker: a thread of its own opens it and sends; training never waits for it ---
-# Some updates are recorded, all evaluations, and how the run ended. What cannot be sent waits in memory and is tried
+# It records some updates, all evaluations, and how the run ended. What cannot be sent waits in memory and is tried
 # again. How far the tracker has come is kept in the output folder, so a resume neither begins another run of the
 # tracker nor repeats an update there.
 
@@ -143,7 +143,7 @@ PERIODS = 400
 """Between two updates that are recorded: a 400th of the time since the start, within these bounds."""
 PERIOD_SECONDS = 1.0
 RETRY_SECONDS = 10.0
-"""Between two times that points are sent, and after one that failed."""
+"""Seconds between two times that points are sent, and after one that failed."""
 _STOP_SECONDS = 30.0  # the longest that the end of a run waits for what was not sent yet
 _HURRIED_STOP_SECONDS = 3.0  # the same if the tracker has failed before, or if a user stops the run at once
 _LAST_TRIES = 2
