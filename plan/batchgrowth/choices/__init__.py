@@ -31,7 +31,7 @@ EXCHANGES = Registry("exchange.type", "AllReduce", ExchangeEntry, exchanges)
 CHOICES: tuple[Registry[Any], ...] = (GROWTH, LEARNING_RATES, SCHEDULES, OPTIMIZERS, EXCHANGES)
 
 INEXACT = tuple(name for name, entry in EXCHANGES.items() if entry.promise != "Exact")
-"""The exchanges whose weights are not those of one process, so that they belong to the mathematics of a job."""
+"""The exchanges that give other weights than SingleProcess, so they belong to the mathematics of a job."""
 
 REPEATABLE = tuple(name for name, entry in EXCHANGES.items() if entry.promise == "Repeatable")
 """The exchanges among INEXACT whose weights do not depend on the workers."""

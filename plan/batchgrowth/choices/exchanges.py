@@ -38,7 +38,7 @@ class GatherScatterBlock(Model):
 
 
 def backups_idle(job: FinishedPlan) -> Faults:
-    """Return that no worker can repeat the part of another if there is one worker in each stage."""
+    """Return a fault if backups are on and every stage has one worker, so no other can repeat its part."""
     if not job.spec.exchange.settings.backups or job.most_workers > 1:
         return ()
     given = "true, but each stage has 1 worker, which nobody can repeat"
@@ -67,7 +67,7 @@ SINGLE_PROCESS = ExchangeEntry(
 )
 
 
-# --- ParameterServer: each server adds the gradient of its slice of the parameters and steps. Li et al., 2014 ---
+# --- ParameterServer: each server adds the gradients of its slice of the parameters and steps. Li et al., 2014 ---
 
 MOST_MEMBERS = 64
 """The most members if each is connected with all others."""
@@ -150,7 +150,7 @@ def every_updates_field(default: int, what: str) -> Any:
 
 
 def replica_rules(name: str, block: str) -> dict[str, tuple[Rule, ...]]:
-    """Return the rules outside the block `block` about the number of replicas of the exchange `name`."""
+    """Return the rules that relate the replicas of exchange `name`, given in its block `block`, to other fields."""
     # Only Python fills in a block that is left out, so CEL has to know its default.
     replicas = f"(has(self.exchange.{block}) ? self.exchange.{block}.replicas : {DEFAULT_REPLICAS})"
     return {
@@ -177,7 +177,7 @@ def replica_rules(name: str, block: str) -> dict[str, tuple[Rule, ...]]:
     }
 
 
-# --- Delayed: gradients are added while the next are computed, and used updates later. Langford et al., 2009 ---
+# --- Delayed: gradients are added while others are computed, and applied some updates later. Langford et al., 2009 ---
 
 MOST_UPDATES = 8
 
@@ -196,7 +196,7 @@ class DelayedBlock(Model):
 
 
 def delay_idle(job: FinishedPlan) -> Faults:
-    """Return that no gradient is late, or that none is applied in time; nothing if some are."""
+    """Return a fault if no gradient is late, or if the first is due only after the last update."""
     path = "spec.exchange.delayed.updates"
     updates = job.spec.exchange.settings.updates
     if updates == 0:
@@ -322,7 +322,7 @@ class ElasticAveragingBlock(Model):
 
 
 def spring_idle(job: FinishedPlan) -> Faults:
-    """Return that replicas and centre never pull each other if the elasticity is 0."""
+    """Return a fault if the elasticity is 0, so replicas and centre never pull each other."""
     if Fraction(job.spec.exchange.settings.elasticity) > 0:
         return ()
     given = "0, so the centre keeps the first weights and pulls no replica"
@@ -373,10 +373,10 @@ class GossipBlock(Model):
 
 
 def circles(graph: str, replicas: int, turn: int, seed: int) -> tuple[tuple[int, ...], ...]:
-    """Return for each replica the replicas that it averages with in exchange number `turn`, counted from 0.
+    """Return each replica's circle in exchange number `turn`, counted from 0: the replicas that it averages with.
 
-    These are the replica itself and its neighbours. Each replica is in as many circles as its own has members, so the
-    mean of all replicas stays as it is.
+    A circle is a replica and its neighbours. Each replica is in as many circles as its own has members, so the mean of
+    all replicas stays as it is.
     """
     everyone = range(replicas)
     distance = 1 << turn % (replicas - 1).bit_length()  # in turn each power of two below the number of replicas
@@ -388,10 +388,10 @@ def circles(graph: str, replicas: int, turn: int, seed: int) -> tuple[tuple[int,
         case "Hypercube":
             neighbours = [{one ^ distance} for one in everyone]
         case "Random":
-            # A hash is the same on every member. What `random` draws may change with the version of Python.
+            # A hash is the same on every member. The draws of `random` may change with the version of Python.
             order = sorted(everyone, key=lambda one: sha256(f"gossip {seed} {turn} {one}".encode()).digest())
             neighbours = [set() for _ in everyone]
-            for left, right in zip(order[::2], order[1::2], strict=False):  # one of an odd number has no partner
+            for left, right in zip(order[::2], order[1::2], strict=False):  # the last of an odd number has none
                 neighbours[left] = {right}
                 neighbours[right] = {left}
         case _:
@@ -434,12 +434,12 @@ class TopKBlock(Model):
     rules: ClassVar = (decimal_rule("density", above=0, most=1, example="0.01"),)
 
     def count(self, parameters: int) -> int:
-        """Return the number of changes that a replica of a model with that many parameters sends."""
+        """Return the number of changes that a replica sends in an exchange if its model has `parameters` parameters."""
         return max(1, ceil(Fraction(self.density) * parameters))
 
 
 def density_idle(job: FinishedPlan) -> Faults:
-    """Return that no change is sent later if all are sent at once."""
+    """Return a fault if the density is 1, so every change is sent at once and none later."""
     if Fraction(job.spec.exchange.settings.density) < 1:
         return ()
     return (Fault("spec.exchange.topK.density", "1, so every change is sent at once", "give a decimal below 1"),)
@@ -533,7 +533,7 @@ class HogwildBlock(Model):
 
 
 def threads_idle(job: FinishedPlan) -> Faults:
-    """Return that a single thread shares the weights with no other."""
+    """Return a fault if there is one thread, which shares the weights with no other."""
     if job.spec.exchange.settings.threads > 1:
         return ()
     given = "1 thread shares the weights with no other, as in SingleProcess"

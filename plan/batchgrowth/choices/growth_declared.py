@@ -317,7 +317,7 @@ class MilestonesRule:
 
 
 def steps_idle(job: FinishedPlan) -> Faults:
-    """Return the steps after which neither the batch nor the learning rate is another than before."""
+    """Return growth_idle's fault, or else a fault for each step that changes neither batch nor learning rate."""
     idle = growth_idle(job)
     batch = job.spec.batch
     if idle or job.spec.learning_rate.entry.falls_past_maximum:
@@ -367,10 +367,10 @@ MILESTONES = GrowthEntry(
 
 
 # --- InsteadOfDecay: d = ceil(initial / factor of the schedule). Smith et al., 2017; Seesaw, arXiv 2510.14717 ---
-# With rule Linear the learning rate is lr0 · factor · B / initial, so that lr / B is the schedule's own curve
-# whatever the batch; with rule SquareRoot it is lr0 · factor · sqrt(B / initial), and lr / sqrt(B) is. A factor of
-# 1/2 thus doubles the batch, and the learning rate stays (SGD) or is multiplied by 1/sqrt(2) (Adam). At batch.maximum
-# the learning rate falls as it does without growth.
+# With rule Linear the learning rate is lr0 · factor · B / initial, so that lr / B follows the schedule whatever the
+# batch; with rule SquareRoot it is lr0 · factor · sqrt(B / initial), so that lr / sqrt(B) follows it. A factor of 1/2
+# thus doubles the batch, and the learning rate stays (SGD) or is multiplied by 1/sqrt(2) (Adam). At batch.maximum the
+# learning rate falls as it does without growth.
 
 MOST_EPOCHS = 1_000_000
 """The most epochs of a job."""
@@ -405,7 +405,7 @@ class InsteadOfDecayRule:
         return self._wanted_after(position.epoch // self.every_epochs)
 
     def until(self, position: Position) -> Until:
-        """Return the first look at which the rounded answer is larger."""
+        """Return the first look at which the rounded answer is larger; an Until that never comes if there is none."""
         looks = position.epoch // self.every_epochs
         wanted = self.wanted(position)
         ahead = 1  # as in GeometricRule: doubling steps, then a bisection
@@ -426,7 +426,7 @@ class InsteadOfDecayRule:
 
 
 RATE_RULES = {"SGD": ("Linear",), "Adam": ("SquareRoot",), "AdamW": ("SquareRoot",)}
-"""Optimizer -> the learning-rate rule under which a larger batch does what a smaller learning rate does."""
+"""Optimizer -> the learning-rate rules under which a larger batch acts like a smaller learning rate."""
 
 INSTEAD_OF_DECAY = GrowthEntry(
     name="InsteadOfDecay",

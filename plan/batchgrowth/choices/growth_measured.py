@@ -1,6 +1,6 @@
 """Growth rules by which the batch follows measurements of the training, one entry each.
 
-A rule says which batch it wants. batchgrowth/growth_decisions.py asks it after an update, and bounds the answer
+A rule says which batch it wants. batchgrowth/growth_decisions.py asks it at each look, and bounds the answer
 (`Course.after`).
 """
 
@@ -29,7 +29,7 @@ class GradientNormRule:
         return ratio(look.first.square, look.now.square)
 
     def wanted(self, look: Look, value: float) -> float:
-        """Return the initial batch size times that ratio."""
+        """Return the initial batch size times the ratio in `value`."""
         return look.initial * value
 
 
@@ -53,11 +53,11 @@ class LossRatioRule:
     """The batch grows as the loss falls."""
 
     def value(self, look: Look) -> float:
-        """Return the first update's loss divided by the loss since the last look; infinity if that is not above 0."""
+        """Return the first update's loss over the loss since the last look; infinity if the latter is not above 0."""
         return ratio(look.start.loss, look.now.loss)
 
     def wanted(self, look: Look, value: float) -> float:
-        """Return the initial batch size times that ratio."""
+        """Return the initial batch size times the ratio in `value`."""
         return look.initial * value
 
 
@@ -100,7 +100,7 @@ class LossAndGradientRule:
         return ratio(before, self.loss_weight * look.now.loss + look.now.batch_square)
 
     def wanted(self, look: Look, value: float) -> float:
-        """Return the initial batch size times that ratio."""
+        """Return the initial batch size times the ratio in `value`."""
         return look.initial * value
 
 
@@ -140,7 +140,7 @@ class NoiseScaleRule:
         return ratio(look.now.trace, look.now.square)
 
     def wanted(self, look: Look, value: float) -> float:  # noqa: ARG002
-        """Return the multiple of the noise scale."""
+        """Return `multiple` times the noise scale."""
         return self.multiple * value
 
 
@@ -228,10 +228,12 @@ CABS = MeasuredEntry(
 
 
 # --- Goodput: the d with the largest throughput · statistical efficiency. Pollux of Qiao et al., OSDI 2021 ---
-# The throughput is d / (a + b · load) examples per second, where load is the share of the busiest of the workers that
-# the plan has for d, and a and b are fitted to the timed updates. The efficiency is (φ + B0) / (φ + d), with the noise
-# scale φ = tr(Σ) / |G|²: the progress per example, relative to that in batches of B0.
-# The rule looks at a clock, so another run may decide otherwise; its decisions as milestones repeat a run exactly.
+# The throughput is d / (a + b · load) examples per second. The load is the number of examples of the busiest worker
+# when d is divided between the workers that the plan has for it, and a and b are fitted to the timed updates. The
+# efficiency is (φ + B0) / (φ + d), with the noise scale φ = tr(Σ) / |G|²: the progress per example, relative to batches
+# of B0.
+# The rule looks at a clock, so another run may decide otherwise; to repeat a run exactly, give its decisions as
+# milestones.
 
 _QUARTERS = (1.0, 1.189207115002721, 1.4142135623730951, 1.681792830507429)
 """2^(k/4) for k from 0 to 3, written out because a power may differ in its last bit between machines."""
@@ -252,7 +254,7 @@ class GoodputRule:
 
 
 def candidates(look: Look) -> list[int]:
-    """Return at most 100 batch sizes from the first one to the largest of this look, in whole shards, 2^(1/4) apart."""
+    """Return at most 100 sizes, sorted: look.initial, wanted and largest, and whole shards between, 2^(1/4) apart."""
     sizes = {look.initial, look.wanted, look.largest}
     for octave in range(math.ceil(math.log2(look.largest / look.initial))):
         for factor in _QUARTERS:

@@ -1,6 +1,6 @@
 """Rules by which the learning rate follows the batch, one entry each.
 
-What else the learning rate of an update depends on is in batchgrowth/learning_rate.py.
+batchgrowth/learning_rate.py has everything else on which the learning rate of an update depends.
 """
 
 from fractions import Fraction
@@ -16,7 +16,7 @@ CONSTANT = RateEntry(
     name="Constant",
     summary="does not depend on the batch",
     implementation=lambda rate, _initial, _wanted, _used: rate,
-    idle=always_acts,  # what it is chosen for is that the learning rate stays
+    idle=always_acts,  # users choose it to keep the learning rate as it is
 )
 
 
@@ -28,7 +28,7 @@ DECAY_PAST_MAXIMUM = RateEntry(
     source="Sievert and Shah, 2021",
     implementation=lambda rate, _initial, wanted, used: rate * used / wanted,
     falls_past_maximum=True,
-    idle=always_acts,  # it is the default, and need not be meant
+    idle=always_acts,  # it is the default, so it may not have been chosen on purpose
 )
 
 
@@ -54,7 +54,7 @@ SQUARE_ROOT = RateEntry(
 
 # --- AdaScale: lr = lr0 · r, where r is what a batch of B gains over one of B0. Johnson et al., 2020 ---
 # r = (tr(Σ) / B0 + |G|²) / (tr(Σ) / B + |G|²): the expected squared norm of the gradient of a batch of B0 over that
-# of a batch of B. It is B / B0 while noise rules and 1 where the gradient does.
+# of a batch of B. It is near B / B0 while noise dominates, and near 1 once the expected gradient does.
 
 ADAPTIVE = ["Adagrad", "Adam", "AdamW", "LAMB", "LARS", "LBFGS", "RMSprop"]
 """The optimizers whose steps do not grow with the gradient."""
@@ -67,7 +67,7 @@ class AdaScaleBlock(Windows):
 def gain(signals: Signals, initial: int, used: int) -> float:
     """Return the gain of a batch of `used` examples over a batch of `initial`: from 1 to used / initial.
 
-    A squared norm that its noise exceeds counts as 0. The gain is 1 if nothing was measured.
+    An estimate below 0 counts as 0. The gain is 1 if nothing was measured.
     """
     square = max(signals.square, 0.0)
     trace = max(signals.trace, 0.0)

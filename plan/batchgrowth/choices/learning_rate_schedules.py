@@ -31,7 +31,7 @@ CONSTANT = ScheduleEntry(
 )
 
 
-# --- What schedules that reach a last factor after some epochs have in common: two settings and their rules ---
+# --- Shared by the schedules that reach a last factor after some epochs: two settings and their rules ---
 
 FinalFactor = Annotated[
     DecimalText,
@@ -52,7 +52,7 @@ FallEpochs = Annotated[
 
 
 def within_the_job(name: str) -> tuple[Rule, ...]:
-    """Return the rules of JobSpec for the block `name`: the fall ends with the job, or earlier if above 0."""
+    """Return JobSpec's rules for block `name`: the fall ends with the job, or earlier if finalFactor is above 0."""
     path = f"learningRate.schedule.{name}"
     absent = f"!has(self.learningRate.schedule) || !has(self.{path}) || !has(self.{path}.epochs)"
 
@@ -88,7 +88,7 @@ RATIONAL = {
     Fraction(1, 2): Fraction(1, 2),
     Fraction(2, 3): Fraction(1, 4),
 }
-"""Part of the way -> the only rational values of half a wave before its end: Niven's theorem."""
+"""Part of the way -> the value of half a wave there. By Niven's theorem, no others before its end are rational."""
 TERMS = 30
 """Terms of the cosine's series: 60 digits up to π / 2."""
 
@@ -282,7 +282,7 @@ class StepSchedule:
     every_epochs: int
 
     def factor(self, epoch: int) -> Fraction:
-        """Return the base to the power of the steps passed."""
+        """Return the base to the power of the steps passed: exact if that is short, else to 60 digits."""
         return power(self.base, Fraction(epoch // self.every_epochs))
 
 

@@ -16,7 +16,7 @@ WEIGHT_DECAY_AT_MOST_ONE = decimal_rule("weightDecay", most=1)
 
 
 def decay_idle(job: FinishedPlan) -> Faults:
-    """Return that optimizer.withoutDecay spares parameters from a weight decay of 0; nothing if there is a decay."""
+    """Return a fault if optimizer.withoutDecay spares parameters from a weight decay that is 0 anyway."""
     optimizer = job.spec.optimizer
     if optimizer.without_decay is None or Fraction(optimizer.settings.weight_decay) > 0:
         return ()
@@ -204,7 +204,7 @@ ADAMW = OptimizerEntry(
 
 
 class LAMBBlock(AdamBlock):
-    """Adam whose step in each layer has the norm of its weights: You et al., 2020, algorithm 2."""
+    """Adam with steps in proportion to the norm of each layer's weights: You et al., 2020, algorithm 2."""
 
     epsilon: DecimalText = Field(
         "0.000001",
@@ -231,7 +231,7 @@ LAMB = OptimizerEntry(
 
 
 class LARSBlock(Model):
-    """SGD whose step in each layer is in proportion to the norm of its weights: You et al., 2017."""
+    """SGD with steps in proportion to the norm of each layer's weights: You et al., 2017."""
 
     momentum: DecimalText = Field("0.9", description='Momentum: a decimal in quotes, below 1. Default: "0.9".')
     trust_coefficient: DecimalText = Field(
@@ -302,7 +302,7 @@ LBFGS = OptimizerEntry(
 )
 
 
-# --- Torch: any optimizer class of torch's form, of torch itself, of a package, or of one's own ---
+# --- Torch: any subclass of torch.optim.Optimizer, from torch, a package, or the user's code ---
 
 SettingText = Annotated[str, StringConstraints(max_length=1024)]
 RESERVED = ("params", "lr")

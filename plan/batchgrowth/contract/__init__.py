@@ -1,1 +1,1 @@
-"""What operator and trainer share: reports, status, metrics, logs, and the environment of their processes."""
+"""What operator and trainer share: reports, status, metrics, logs, lead times, and Dask's environment."""

@@ -49,9 +49,9 @@ def requested(
 ) -> int:
     """Return the number of workers to request: enough for the current stage and for each stage within the window.
 
-    `upcoming` are the later stages in their order. `before` is the last request. The new one is lower only as far
-    as stages within RELEASE_SLACK start-up times permit, or at once if `bound_seconds` is 0, which requests workers at
-    the milestone itself.
+    `upcoming` are the later stages in their order. `before` is the last request. The new request is lower only as far
+    as stages within RELEASE_SLACK start-up times permit; if `bound_seconds` is 0, which requests workers at the
+    milestone itself, it is lower at once.
 
     `age_seconds` is the age of the last request if later stages are only forecast. Since forecasts come and go, such a
     request is not lowered within RELEASE_SLACK start-up times.

@@ -1,4 +1,4 @@
-"""Every metric of trainer and operator, as data, and the figures of an exchange: name, meaning, unit and labels.
+"""Every metric of trainer and operator as data (name, meaning, unit, labels), and the figures of an exchange.
 
 Metrics follow the conventions of Prometheus: base units, `_total` on counters, ratios from 0 to 1, timestamps instead
 of ages. The number of a label's values must not grow with the length of a training, as updates, epochs or losses would.
@@ -98,10 +98,10 @@ RECONCILE_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric: `name` without the suffixes that the exposition format adds; `unit` is a base unit or empty.
+    """One metric. `name` has no suffix of a histogram's series, such as `_bucket`; `unit` is a base unit or empty.
 
-    `figures` names the figures of an exchange that it shows, each by the value of its label, "" without labels.
-    A metric that `begins_later` is absent before its first value, for which 0 could be taken.
+    `figures` maps each value of the label, or "" without labels, to the figure of an exchange that is shown there.
+    A metric that `begins_later` is absent before its first value, since a 0 could be taken for one.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """A trainer's progress report: one small JSON document, from the trainer to the operator.
 
-The trainer makes it in sinks/report.py, with the time that is left. The operator reads it in seen/progress.py and
+The trainer makes it, with the remaining time, in sinks/report.py. The operator reads it in seen/progress.py and
 checks it against the plan, and job/status.py copies it into the status.
 
 The report comes from a pod that runs a user's code, so pydantic checks it strictly when it is read.
@@ -30,15 +30,15 @@ from batchgrowth.expected_batch import ExpectedBatch
 from batchgrowth.plan import BatchDecision
 
 LARGEST_START = 2**53
-"""The largest number of a start: older trainers used a time."""
+"""The largest start number; older trainers used a time as theirs."""
 MOST_DIFFERING = 8
-"""The most workers of another arithmetic that a report lists, and the most that it says computed wrongly."""
+"""The most workers that a report lists as adding differently than the job, and the most as computing wrongly."""
 LONGEST_CAUSE = 512
 """The most characters of the sentence about a worker that computed wrongly."""
 LONGEST_PERIOD_SECONDS = 10.0
 """Longest time between two reports of a trainer, in seconds."""
 MOST_BEGUN = 16
-"""The most stages of which a report has the time at which they began."""
+"""The most stages whose start times a report has."""
 
 
 def _within_floats(number: int) -> int:
@@ -145,12 +145,12 @@ class Progress:
 
     @property
     def age(self) -> tuple[int, int, int]:
-        """Return what grows from report to report, since updates do not: training may go back within a start."""
+        """Return the key that orders reports. Updates alone do not, since training may go back within a start."""
         times = 0 if self.went_back is None else self.went_back.times
         return self.start, times, self.update
 
     def to_json(self) -> str:
-        """Return one line of JSON; a loss that is not finite becomes null, since JSON has no NaN."""
+        """Return one line of JSON; a number that is not finite becomes null, or is left out of a mapping."""
         values = {f.name: _finite(getattr(self, f.name)) for f in fields(self)}
         return json.dumps(values, separators=(",", ":"), allow_nan=False)
 

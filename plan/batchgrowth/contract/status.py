@@ -38,7 +38,7 @@ HELD_UP = {
 """Reasons that keep pods from running, the workers' and the trainer's alike."""
 
 FLAPPING = "Flapping"
-"""Reason of a condition that is good now, and counts as bad because it has turned bad again and again."""
+"""Reason of a condition that is good now, but counts as bad because it has turned bad again and again."""
 _FLAPPING = {
     FLAPPING: "It turned bad again and again and is good now, as the message says; its status follows after five "
     "minutes."
@@ -171,9 +171,9 @@ REASONS = {
 """Condition type -> reason -> its meaning."""
 
 RESTATED = ("Complete", "Failed", "Reconciling")
-"""Conditions for tools that know no condition of ours: they say what the conditions before them say."""
+"""Conditions that restate the ones before them, for tools that know none of ours."""
 RESTATING = {"JobFailed", "JobRefused", "TrainingDone", "TrainingAwaited", "SuspensionAwaited", "Settled"}
-"""Reasons that only say again what another condition says."""
+"""Reasons that only restate another condition."""
 
 STAGE_BEGAN = "StageBegan"
 """Reason of the event about a new stage."""
@@ -287,7 +287,7 @@ def _exchange_fields() -> dict[str, Any]:
 
 
 ExchangeStatus = create_model("ExchangeStatus", __base__=Stored, **_exchange_fields())
-"""What the exchange did since the trainer's start, or lately; absent is what the exchange does not have."""
+"""What the exchange did since the trainer's start, or lately; figures that the exchange does not have are absent."""
 
 
 class TrainerStatus(Stored):
@@ -319,7 +319,7 @@ class TrainerStatus(Stored):
 
 
 class RetriesStatus(Stored):
-    """The point from which the trainer's retries count; a run that gets no further has a limited number."""
+    """The point from which the trainer's retries count; a run that gets no further has a limited number of them."""
 
     update: LongCount = Field(0, description="Most updates done so far; a restart may repeat some.")
     before: Count = Field(0, description="Trainer pods that had ended with exit code 75 when that update was reported.")
@@ -438,5 +438,5 @@ class JobStatus(Stored):
     ] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the status as the API server stores it, without unknown values."""
+        """Return the status as the API server stores it; fields that are None are left out."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)

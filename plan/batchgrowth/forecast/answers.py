@@ -1,11 +1,11 @@
-"""Answers to what a user asks before a run: how many workers are worth it, which keep a deadline or a budget, what
-growth saves, and what reclaimed machines cost.
+"""Answers to a user's questions before a run: how many workers are worth it, how many keep a deadline or a budget, and
+how much longer the run takes if machines are reclaimed.
 
-All of them change `workers.maximum` alone, so the weights stay the same.
+The answers vary `workers.maximum` alone, so the weights stay the same.
 
 Amdahl's and Gunther's laws are fitted to how much work is done with N workers. Gunther's universal scalability law says
 X(N) = γ N / (1 + σ (N - 1) + κ N (N - 1)); Amdahl's is the same with κ = 0. N / X(N) is linear in γ⁻¹, σ/γ and κ/γ, so
-the fit is a linear one, of relative errors, in closed form.
+the fit is by linear least squares of the relative errors, in closed form.
 """
 
 import math
@@ -31,7 +31,7 @@ from batchgrowth.spec.workers import MOST_WORKERS
 # --- Laws of scalability ---
 
 FEWEST_POINTS = 4
-"""A law with three parameters fits three points whatever they are."""
+"""The fewest points of a fit: a law with three parameters fits any three points."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class ScalabilityLaw:
 
     @property
     def limit(self) -> float:
-        """Return how many times faster than one worker the law ever gets."""
+        """Return the largest speed-up over one worker by the law; infinite if it has no bound."""
         return _limit(self.contention.value, self.coherency.value)
 
     def speedup(self, workers: float) -> float:
@@ -120,9 +120,9 @@ def _finite(value: float) -> float | None:
 
 
 def laws(seconds: Mapping[int, float]) -> tuple[ScalabilityLaw, ...]:
-    """Return Amdahl's and Gunther's law of a curve, the seconds of the same work by the number of workers.
+    """Return Amdahl's and Gunther's laws, fitted to a curve: the seconds of the same work by the number of workers.
 
-    None of a curve with too few points to tell how well a law fits.
+    Returns no law if the curve has too few points to tell how well one fits.
     """
     if len(seconds) < FEWEST_POINTS:
         return ()
@@ -172,7 +172,7 @@ def _relative(
 
 
 def _inverse(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Return the inverse of a positive definite matrix of at most three rows, by Gauss and Jordan."""
+    """Return the inverse of a positive definite matrix of at most three rows, by Gauss-Jordan elimination."""
     size = len(matrix)
     rows = [[*row, *(1.0 if i == j else 0.0 for j in range(size))] for i, row in enumerate(matrix)]
     for place in range(size):
@@ -190,19 +190,19 @@ def _inverse(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
 # --- Numbers of workers ---
 
 EACH_UP_TO = 64
-"""Up to this number, each number of workers is tried; above it, each that is a twentieth larger."""
+"""The number of workers up to which every number is tried; from there on, each next one is a twentieth larger."""
 KNEE_SHARE = 0.02
-"""A worker more is worth it if it makes the run shorter by this share of its time."""
+"""The share of the run's time that one more worker must save to be worth it."""
 RATIO = 1.05
 MOST_EVALUATIONS = 100_000
-"""The most times of stages that are computed for one answer."""
+"""The most stage times that are computed for one answer."""
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """A job with other numbers of workers: the central times of each, without an interval.
+    """A job with other numbers of workers: the central time with each number, without an interval.
 
-    `plan` is that of the job. Its stages have the workers that the batch asks for, within the job's bounds.
+    `plan` is the job's own. Its stages have the workers that the batch needs, within the job's bounds.
     """
 
     spec: JobSpec
@@ -227,11 +227,11 @@ class Candidates:
         return found
 
     def maxima(self) -> Iterator[int]:
-        """Yield the numbers of workers that are tried."""
+        """Yield the numbers of workers that are tried, in increasing order."""
         largest = max(stage.batch_size for stage in self.plan.stages)
         most = min(max(largest // self.spec.workers.examples_per_worker, 1), MOST_WORKERS)
         maximum = self.spec.workers.minimum
-        # The rules bound the workers from above, so all numbers that are refused lie behind all others.
+        # The rules bound the workers from above, so every refused number is larger than every allowed one.
         most = maximum + bisect_left(range(maximum + 1, most + 1), True, key=self._is_refused)
         while maximum < most:
             yield maximum
@@ -251,7 +251,7 @@ class Candidates:
         return replace(self.plan, stages=tuple(stages))
 
     def worker_hours(self, maximum: int) -> float:
-        """Return the hours of workers that the run with another `workers.maximum` asks for."""
+        """Return the worker-hours that the run requests with another `workers.maximum`."""
         plan = self.plan_with(maximum)
         return worker_hours_of(plan, plan_seconds(plan, self.step))
 
@@ -263,20 +263,20 @@ class Candidates:
 def knee_of(seconds: Mapping[int, float], share: float) -> int:
     """Return the number of workers after which no further one shortens a run by this share, from its times by workers.
 
-    Since an update takes whole shards, one worker more may bring nothing and two much. So a number is past the knee if
-    no larger one brings that share per worker, on average.
+    Since no shard is divided, one more worker may save nothing and two may save much. So a number is past the knee if
+    no larger number saves that share per additional worker, on average.
     """
 
     def is_past(maximum: int) -> bool:
         later = ((more, time) for more, time in seconds.items() if more > maximum)
         return all(seconds[maximum] / time < (1 + share) ** (more - maximum) for more, time in later)
 
-    return next(maximum for maximum in seconds if is_past(maximum))  # the largest is
+    return next(maximum for maximum in seconds if is_past(maximum))  # the largest always is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AffordableWorkers:
-    """A number of workers for a deadline or a budget, with its forecast; `kept` is False if none keeps them."""
+    """A number of workers for a deadline or a budget, with its forecast; `kept` is False if no number keeps them."""
 
     maximum: int
     made: RunTime
@@ -285,13 +285,14 @@ class AffordableWorkers:
 
 def cheapest(candidates: Candidates, constants: Constants, price: float | None, deadline: float | None,
              budget: float | None) -> AffordableWorkers:  # fmt: skip
-    """Return the fewest worker-hours that keep a deadline in seconds and a budget; with a budget alone, the quickest.
+    """Return the workers that keep a deadline in seconds and a budget with the fewest worker-hours.
 
-    Both are kept if the upper end of the interval does. If nothing keeps them, returns the nearest: the quickest for a
-    deadline, the cheapest for a budget.
+    With a budget alone, they are those that keep it with the shortest run. A forecast keeps both if the upper ends of
+    its intervals do. If none does, returns the nearest: the quickest if none keeps the deadline, else the cheapest that
+    keeps it.
     """
-    # An interval takes the time of each stage once for every draw of the constants. If these are too many, only each
-    # second number of workers is tried, or each third and so on, but always the most workers and the knee.
+    # An interval needs the time of each stage once for every draw of the constants. If these times are too many, only
+    # every second number of workers is tried, or every third and so on, but always the most workers and the knee.
     every = list(candidates.seconds)
     work = len(every) * len(candidates.plan.stages) * (1 + len(constants.draws))
     step = max(1, work // MOST_EVALUATIONS)
@@ -329,9 +330,9 @@ PAUSE_SECONDS = 0.5
 def reclaimed_seconds(spec: JobSpec, plan: Plan, step: StepTime, every: float, replaced_after: float) -> list[float]:
     """Return the seconds that each stage takes longer if every worker is reclaimed once in `every` seconds on average.
 
-    The others go on with one worker fewer until its replacement has come, and pause when it goes and comes. A single
-    worker leaves nobody behind, so the run waits for the replacement and repeats the updates since its last checkpoint,
-    on average half of the time between two of them. Reclaims are rare enough not to overlap.
+    The other workers go on without the reclaimed one until its replacement joins, and pause at both changes. If there
+    are no others, the run waits for the replacement and repeats the updates since its last checkpoint, on average half
+    of the time between two checkpoints. Reclaims are assumed not to overlap.
     """
     longer = []
     for stage in plan.stages:
@@ -348,7 +349,7 @@ def reclaimed_seconds(spec: JobSpec, plan: Plan, step: StepTime, every: float, r
 
 
 def with_reclaims(spec: JobSpec, plan: Plan, constants: Constants, every: float, replaced_after: float) -> Estimated:
-    """Return the time of the run with reclaimed workers."""
+    """Return the time of the run with reclaimed workers, with its interval."""
 
     def total(step: StepTime) -> float:
         return sum(plan_seconds(plan, step)) + sum(reclaimed_seconds(spec, plan, step, every, replaced_after))

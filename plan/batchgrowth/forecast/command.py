@@ -37,7 +37,7 @@ from batchgrowth.terminal import is_too_wide, on_stderr, say
 ALL_WORKERS = "workers"
 """The value of --slots with which all workers compute at once."""
 LARGEST_PRICE = 1e9
-"""In dollars."""
+"""The largest amount that an option takes, in dollars."""
 LARGEST_PERCENT = 100.0
 
 _PARTS = re.compile(r"(\d+(?:\.\d+)?)(d|h|min|m|s)")
@@ -67,7 +67,7 @@ def slots_of(text: str) -> int | None:
 
 
 def dollars_of(option: str, amount: float | None) -> float | None:
-    """Return an amount of money. Raises SpecError if it is not above 0."""
+    """Return an amount of money, or None if none is given. Raises SpecError if it is not above 0, or is too large."""
     if amount is not None and not 0 < amount <= LARGEST_PRICE:
         raise SpecError([Fault(option, f"{amount:g}", "give dollars above 0, or leave the option out")])
     return amount
@@ -81,7 +81,7 @@ def share_of(option: str, percent: float) -> float:
 
 
 def network_of(name: str) -> tuple[Constants, ...]:
-    """Return the constants of a network with a name, or those of a file. Raises SpecError if there are none."""
+    """Return the constants of a named network, or else those of a file. Raises SpecError as `read_constants` does."""
     if name in NETWORKS:
         return named(name)
     return (read_constants(Path(name)),)
@@ -92,7 +92,8 @@ def offer_of(
 ) -> Offer | None:
     """Return what a worker costs, by the options; None if they name no price.
 
-    Raises SpecError for a price that is not above 0, for two prices, and for an option that needs a catalog.
+    Raises SpecError for a price that is not above 0, for two prices, for an option that lacks its catalog, and as
+    `read_offer` does.
     """
     if prices is None:
         for option, value in (("--instance", instance), ("--region", region)):
@@ -231,7 +232,7 @@ def constants_of(
 ) -> tuple[Constants, ...]:
     """Return the constants that the options name; an update has `share` exchanges on average.
 
-    Raises SpecError if they name none or too many.
+    Raises SpecError if they name none, too many, or none for computing.
     """
     networks = () if network is None else tuple(exchanging(one, share) for one in network_of(network))
     if not runs and not measure:
@@ -266,7 +267,7 @@ def manifest_with(job: BatchGrowthJob, maximum: int) -> dict[str, Any]:
 
 
 def unkept(choice: AffordableWorkers, deadline: float | None, budget: float | None) -> str:
-    """Return what no number of workers keeps, and the nearest that one does."""
+    """Return the message that no number of workers keeps what was asked, with the nearest that one keeps."""
     made = choice.made
     unit = unit_of(made.seconds.value)
     asked = []

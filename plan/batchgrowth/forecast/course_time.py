@@ -1,6 +1,6 @@
 """The time of a whole plan and what it costs, and the time that is left after each update of a run.
 
-A plan's updates come in groups of equal ones, added up by stage.
+Updates with equally many examples are grouped, and their times are added up by stage.
 """
 
 from bisect import bisect_right
@@ -29,7 +29,7 @@ class AlikeUpdates:
 
 @lru_cache(maxsize=4096)
 def alike_updates(start: int, examples_per_epoch: int, updates: int, batch: int) -> tuple[AlikeUpdates, ...]:
-    """Return the updates of a stage that begins `start` examples into an epoch, as groups of equal ones.
+    """Return the updates of a stage that begins `start` examples into an epoch, grouped by their number of examples.
 
     Only the last update of an epoch may be short, so there are at most three groups.
     """
@@ -154,9 +154,9 @@ def _totals(seconds: Estimated, worker_hours: Estimated, money: Estimated | None
 
 
 def run_time(plan: Plan, constants: Constants, price: float | None = None) -> RunTime:
-    """Return what the plan takes; `price` is that of a worker for an hour.
+    """Return what the plan takes; `price` is what a worker costs for an hour, in dollars.
 
-    A worker that is asked for is paid for, also if the batch has too few shards for it.
+    A requested worker is paid for even if the batch has too few shards for it.
     """
     central = plan_seconds(plan, constants.step)
     drawn = [plan_seconds(plan, draw) for draw in constants.draws]
@@ -188,7 +188,7 @@ def run_time(plan: Plan, constants: Constants, price: float | None = None) -> Ru
 
 
 def worker_hours_of(plan: Plan, seconds: Sequence[float]) -> float:
-    """Return the hours of workers that a plan asks for, if its stages take so many seconds each."""
+    """Return the worker-hours that a plan requests if its stages take these seconds, one number for each stage."""
     return sum(stage.workers * one for stage, one in zip(plan.stages, seconds, strict=True)) / HOUR
 
 
@@ -212,7 +212,7 @@ def elapsed(plan: Plan, step: StepTime) -> Iterator[tuple[float, float]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What the model says after an update: the seconds to the end, and those of an update of the present stage."""
+    """The model's forecast after an update: the seconds to the end, and the seconds per update of the present stage."""
 
     remaining: Estimated
     update_seconds: float
@@ -226,7 +226,8 @@ class RemainingTime:
     """The time left after any update of the rest of a plan, which is looked up and not added up again.
 
     By stage: `ends` has the update at which it ends, `later` the seconds of all stages after it, and `paces` the
-    seconds of one of its updates, evaluations included. `low` and `high` are the ends of the interval, as multiples.
+    seconds of one of its updates, evaluations included. `low` and `high` are the ends of the interval, as multiples of
+    the time.
     """
 
     ends: tuple[int, ...]

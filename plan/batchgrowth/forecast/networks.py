@@ -1,4 +1,4 @@
-"""Constants with a name, those of the paper's simulations, and constants in a file."""
+"""Named constants, which are those of the paper's simulations, and constants in a file."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,14 +21,14 @@ GRADIENT_SECONDS = 0.07832
 """A T4's time for the gradient of PAPER_EXAMPLES, by the paper's simulator."""
 PAPER_EXAMPLES = 128
 COPY_SECONDS = 0.05855
-"""The copy of the model that each task of the paper's centralized architecture begins with."""
+"""The time to copy the model, with which each task of the paper's centralized architecture begins."""
 MODERATE_SECONDS = 0.00155
 HIGH_SECONDS = 0.000127488
-"""An all-reduce of PAPER_BYTES per doubling of the workers, at 54 and at 800 Gb/s."""
+"""The time of an all-reduce of PAPER_BYTES per doubling of the workers, at 54 and at 800 Gb/s."""
 DASK_OVERHEAD = (
     (1, 0.0156), (2, 0.0195), (5, 0.0351), (10, 0.0541), (25, 0.102), (40, 0.1435), (125, 0.3195),
 )  # fmt: skip
-"""Workers -> what the paper's simulated updates took besides, which Dask and its client needed."""
+"""Workers -> the seconds that Dask and its client added to each simulated update of the paper."""
 
 PAPER_ERROR = 0.005
 """The relative error of the paper's constants about its published minutes."""
@@ -71,7 +71,7 @@ def named(name: str) -> tuple[Constants, ...]:
 
 
 _OF_EXCHANGES = ("per_group", "per_doubling", "per_worker")
-"""The constants of a step time that an exchange takes."""
+"""The constants of a step time that make up the exchange."""
 
 
 def exchanging(network: Constants, times: float) -> Constants:
@@ -81,9 +81,9 @@ def exchanging(network: Constants, times: float) -> Constants:
 
 
 def with_network(constants: Constants, network: Constants, gradient_bytes: int | None) -> Constants:
-    """Return constants whose exchange is that of the network; what computing takes stays.
+    """Return the constants with the network's exchange in place of their own; the time of computing stays.
 
-    The network exchanges a gradient of this many bytes; None: the one that its own constants are for.
+    The exchange is scaled to a gradient of `gradient_bytes`, unless that or the network's own size is None.
     """
     scale = 1.0
     if gradient_bytes is not None and network.gradient_bytes is not None:
@@ -95,7 +95,7 @@ def with_network(constants: Constants, network: Constants, gradient_bytes: int |
         step=replace(constants.step, **parts),
         draws=tuple(replace(draw, **parts) for draw in constants.draws),
         source=f"{constants.source}; the exchange is that of {network.source}",
-        seen_workers=frozenset(),  # the number of workers matters to the exchange
+        seen_workers=frozenset(),  # the number of workers matters to the exchange alone
         exchange_note="",
     )
 

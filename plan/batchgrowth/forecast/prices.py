@@ -26,7 +26,7 @@ MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What a worker costs for an hour; `instance` is that of a catalog, None if the user gave the price itself."""
+    """What a worker costs for an hour, in dollars; `instance` is None if the user gave the price without a catalog."""
 
     instance: str | None
     region: str
@@ -39,10 +39,10 @@ class Offer:
 
 
 def read_offer(path: Path, instance: str | None, region: str | None, *, spot: bool) -> Offer:
-    """Return the cheapest offer of an instance in a catalog; without a region, of all of them.
+    """Return the cheapest offer of an instance in a catalog; without a region, the cheapest of all regions.
 
     Raises SpecError, naming the option and a remedy, if the file is no catalog, if it has several instances and none is
-    named, or if the instance has no price above 0.
+    named, if it lacks the instance or the region, or if the instance has no price above 0.
     """
     rows = _rows(path)
     known = sorted({row["InstanceType"] for row in rows})
@@ -105,7 +105,7 @@ def _rows(path: Path) -> Sequence[Mapping[str, str]]:
 
 
 def _number(path: Path, row: Mapping[str, str], column: str) -> float | None:
-    """Return the number in a cell; None if it is empty."""
+    """Return the number in a cell; None if it is empty. Raises SpecError if it is not a number of at least 0."""
     text = row.get(column) or ""
     if not text:
         return None

@@ -30,7 +30,7 @@ class Unit:
     seconds: float
 
     def text(self, seconds: Estimated) -> str:
-        """Return the time with its interval: `69.4 (68.8 – 70)`."""
+        """Return the time with its interval: `69.4 (68.8–70)`."""
         return with_interval(seconds.times(1 / self.seconds))
 
 
@@ -47,7 +47,7 @@ def unit_of(seconds: float) -> Unit:
 
 
 def number(value: float) -> str:
-    """Return a number of three digits or more: 0.0123, 1.23, 69.4, 1,234."""
+    """Return a number to three significant digits or more: 0.0123, 1.23, 69.4, 1,234."""
     if value >= 100:
         return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}"
     return f"{value:.3g}"
@@ -146,9 +146,9 @@ class Questions:
 class Forecasted:
     """A forecast with its answers.
 
-    `constant` is that of the same job with a constant batch; None if the batch does not grow. `knee` is the number of
-    workers after which one more brings too little, and `laws` are fitted to the curve. `reclaimed` is the time with
-    reclaimed workers, if that was asked.
+    `constant` is the forecast of the same job with a constant batch; None if that takes as many updates. `knee` is the
+    number of workers after which one more brings too little, and `laws` are fitted to the curve. `reclaimed` is the
+    time with reclaimed workers; None if the user did not ask for it.
     """
 
     made: RunTime

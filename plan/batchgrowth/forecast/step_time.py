@@ -19,8 +19,8 @@ DEFAULT_ERROR = 0.15
 CONFIDENCE = 0.9
 """The share of runs whose outcome an interval shall cover."""
 EXTRAPOLATION_ERROR = 0.1
-"""The relative error of times with numbers of workers of which no update was seen: they may share more than a model
-knows, such as processors, memory or a link.
+"""The further relative error of times with a number of workers that was never measured: the workers may share more
+than a model knows, such as processors, memory or a link.
 """
 NORMAL_QUANTILE = 1.645
 """The quantile of the standard normal distribution at (1 + CONFIDENCE) / 2."""
@@ -43,10 +43,10 @@ class StepTime:
 
     A worker's task takes `per_update`, `per_shard` for each of its shards and `per_example` for each of its examples.
     P > 1 workers exchange for `per_group` + `per_doubling` · log2 P + `per_worker` · (P - 1). `overhead` lists
-    (workers, seconds) that an update takes besides, linear in between. With a `lone_exchange`, one worker exchanges,
-    too, because the model is not in its process. If there are fewer `slots` than workers, tasks
-    and their exchange run in several rounds. `per_epoch` is for evaluations and everything else between updates. With
-    `whole_batches`, the last batch of an epoch takes as long as any other, as in the simulator of the paper.
+    (workers, further seconds of an update), linear in between. With a `lone_exchange`, one worker exchanges, too,
+    because the model is not in its process. If there are fewer `slots` than workers, tasks and their exchange run in
+    several rounds. `per_epoch` is for evaluations and everything else between updates. With `whole_batches`, the last
+    batch of an epoch takes as long as any other, as in the simulator of the paper.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid", allow_inf_nan=False, alias_generator=to_camel)
@@ -79,7 +79,7 @@ class StepTime:
         return self.per_group + self.per_doubling * math.log2(workers) + self.per_worker * (workers - 1)
 
     def overhead_of(self, workers: int) -> float:
-        """Return the overhead of this many workers, in seconds; beyond the table, its last line goes on."""
+        """Return the overhead of this many workers, in seconds, extrapolated beyond the table but not below 0."""
         table = self.overhead
         if len(table) < 2:
             return sum(seconds for _, seconds in table)
@@ -112,9 +112,9 @@ class Constants:
 
     `error` is the relative standard error that all updates share, as machines differ from day to day. `draws` are
     other step times that the measurements allow, if there are any. `seen_workers` are the numbers of workers that were
-    measured; none if that does not matter. `gradient_bytes` is the size of the gradient that a network's constants are
-    for; None if they are for any. `notes` are sentences for the user, and
-    `exchange_note` is the one about an exchange that was not measured; "" if it was.
+    measured; none if the number does not matter. `gradient_bytes` is the size of the gradient that a network's
+    constants are for; None if they are for any. `notes` are sentences for the user, and `exchange_note` is the one
+    about an exchange that was not measured; "" if it was.
     """
 
     label: str
@@ -142,7 +142,7 @@ class Constants:
         return replace(self, error=math.hypot(self.error, EXTRAPOLATION_ERROR))
 
     def estimated(self, value: float, drawn: Sequence[float]) -> Estimated:
-        """Return a positive number with its interval: that of the draws' values, widened by the shared error."""
+        """Return a number with an interval from the draws' values and the shared error; if it is 0, so are the ends."""
         if value <= 0:
             return Estimated(value=value, low=value, high=value)
         square = self.error**2

@@ -101,8 +101,8 @@ def _source(job: str) -> str:
 
 _STARTED = "has(oldSelf.status) && has(oldSelf.status.startTime)"
 _EPOCHS_GROW = {
-    # Whether each update that is done would have been the same, the operator says: it knows the plan and the position.
-    # What it refuses can be taken back; a number below the one that the trainer knows, it refuses too.
+    # The operator, which knows the plan and the position, refuses more epochs if they would have changed an update that
+    # is done. A refused number can be lowered again, but the operator refuses one below the trainer's, too.
     "rule": f"!({_STARTED}) || self.spec.epochs == oldSelf.spec.epochs || (!has(oldSelf.status.completionTime) && "
     "(self.spec.epochs > oldSelf.spec.epochs || has(oldSelf.status.phase) && oldSelf.status.phase == 'Rejected'))",
     "message": LONGER,
@@ -116,9 +116,7 @@ _SOURCE_KEPT = {
 
 
 def _settings_kept(name: str) -> dict[str, str]:
-    """Return the rule that once the job has started, an exchange's settings stay the same if the weights depend on
-    them.
-    """
+    """Return the rule that an inexact exchange's settings stay the same once the job has started."""
     block = EXCHANGES[name].block_name
     here = "self.spec.exchange"
     there = "oldSelf.spec.exchange"

@@ -1,7 +1,7 @@
-"""Reads YAML as Kubernetes does, and keeps the text of each value, so that messages can quote it.
+"""Reads and writes YAML as Kubernetes reads it, keeps each value's text for messages, and looks up the schema.
 
 YAML reads `no` as false, `010` as 8, and `0.05` as a float that is no longer 0.05. A document keeps both the value that
-YAML reads and its text; the types of the spec decide which one counts.
+YAML reads and its text, so that a message can quote the text and guess what was meant.
 
 Kubernetes reads YAML with a library of Go, which differs from PyYAML: `y` is true, `089` is 89, `0o17` is 15, `1e3` is
 1000, and a date is text. It then writes JSON, in which 32.0 is 32, and reads that by the structural schema. A decimal
@@ -28,7 +28,7 @@ LEAST_WHOLE = -(2**63)
 LARGEST_WHOLE = 2**63 - 1
 """The bounds of the whole numbers of Kubernetes' JSON; others are floats."""
 LARGEST_UNSIGNED = 2**64 - 1
-"""The largest whole number that its YAML knows; a larger one is a float if it is decimal, or else text."""
+"""The largest whole number that Kubernetes' YAML knows; a larger one is a float if it is decimal, or else text."""
 MOST_DIGITS = 400
 """The most characters of a number that is worth reading."""
 
@@ -56,7 +56,7 @@ class ManifestLoader(yaml.SafeLoader):
     """PyYAML's loader with Kubernetes' reading of plain scalars."""
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
-        """Return the tag of a node that has none."""
+        """Return the tag for a node without one."""
         if kind is yaml.ScalarNode and implicit[0]:
             return str(kind_of(value))
         return super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
@@ -79,7 +79,7 @@ class ManifestDumper(yaml.SafeDumper):
     """PyYAML's dumper, which also puts texts in quotes that only Kubernetes reads as something else, such as 1e-3."""
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
-        """Return the tag that a node would have without one."""
+        """Return the tag that a reader gives the node if its tag is not written."""
         tag = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
         if kind is yaml.ScalarNode and implicit[0] and tag == ScalarTag.text:
             return str(kind_of(value))
@@ -244,7 +244,7 @@ def _decoded(text: str | bytes, name: str) -> str:
 
 def _nodes(text: str, name: str) -> list[yaml.Node]:
     """Return the documents that are not empty."""
-    # Nodes rather than values: a value does not show how it was written, nor a map that a key was given twice.
+    # Nodes rather than values: a value does not show how it was written, and a map does not show a key twice.
     try:
         found = list(yaml.compose_all(text, Loader=ManifestLoader))
     except yaml.MarkedYAMLError as error:
@@ -350,7 +350,7 @@ def below(node: Schema, part: str | int) -> Schema:
 def without_nulls(tree: Any, node: Schema) -> Any:
     """Return the data without fields that are null, if the schema knows them: null means that a field is absent.
 
-    In a list, null stays, and so it does in the parts of pods that the schema does not know.
+    Null stays in lists, and in the parts of pods that the schema does not know.
     """
     if isinstance(tree, list):
         return [without_nulls(item, below(node, 0)) for item in tree]

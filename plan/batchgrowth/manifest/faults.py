@@ -54,14 +54,14 @@ from batchgrowth.spec import BatchGrowthJob
 LONGEST_GUESS = 253
 """The most characters of a text that is worth a guess."""
 LIKE_A_CHOICE = 0.7
-"""Likeness of a slip of the finger: GPU is no slip for CPU."""
+"""The least likeness of a typo to the name that was meant, from 0 to 1: GPU is no typo for CPU."""
 SHORTEST_BEGINNING = 3
 """The fewest characters of a name's beginning that stand for the name: min for minimum."""
 _WHOLE = re.compile(r"[-+]?\d{1,19}")
 
 
 def meant(value: Any, text: str, node: Schema) -> Iterator[Any]:
-    """Yield what may have been meant by a value: itself if its type fits. `text` is the value as it was written."""
+    """Yield what a value may have been meant to be, first itself if its type fits. `text` is the value as written."""
     kind = node.get("type")
     if kind == "string" or "x-kubernetes-int-or-string" in node:
         yield from _texts(text, node)
@@ -81,7 +81,7 @@ def meant(value: Any, text: str, node: Schema) -> Iterator[Any]:
 
 
 def choice_with_example(path: KeyPath, name: str) -> dict[str, Any] | None:
-    """Return the block at `path` that chooses an entry, with the entry's example settings; None if it is no choice."""
+    """Return the block at `path` that chooses entry `name`, with example settings; None if no such entry has any."""
     for registry in CHOICES:
         *parents, chooser = registry.field_path.split(".")
         if path == ("spec", *parents) and name in registry and registry[name].block is not None:
@@ -138,7 +138,7 @@ def _blocks(value: Any, text: str, node: Schema) -> Iterator[dict[str, Any]]:
     fields = node["properties"]
     scalars = {name: field for name, field in fields.items() if field.get("type") in ("string", "integer", "boolean")}
     for name, field in scalars.items():
-        as_it_is = 1  # only names of choices are mended here: with more, too many fields would fit
+        as_it_is = 1  # only names of choices are mended here: with more mending, too many fields fit
         guesses = islice(meant(value, text, field), None if "enum" in field else as_it_is)
         yield from ({name: each} for each in guesses)
     required = node.get("required", ())
@@ -226,7 +226,7 @@ def flow(value: Any) -> str:
 MOST_TRIALS = 200
 """The most values that are tried for one manifest; after that, its messages name no more values."""
 LIKE_A_FIELD = 0.7
-"""How much of an unknown field's name must be like that of a field."""
+"""The least likeness of an unknown field's name to the name that was meant, from 0 to 1."""
 EXAMPLES = ("0.05", "2", "0.5", "1", "0")
 """Decimals, of which each field of that type takes at least one."""
 
@@ -237,7 +237,7 @@ def validated(tree: Any) -> BatchGrowthJob:
 
 
 def faults_of(error: ValidationError, document: Document) -> Iterator[Fault]:
-    """Yield one fault for each of pydantic's errors, in the order of the fields."""
+    """Yield a fault for each of pydantic's errors and each broken rule, in the order of the fields."""
     trials = Trials(document)
     for found in error.errors(include_url=False):
         path: KeyPath = found["loc"]
@@ -285,13 +285,13 @@ def spelled(path: KeyPath, value: Any, document: Document) -> str:
 
 @dataclass(slots=True)
 class Trials:
-    """Values that are tried in the places of a manifest's faulty ones."""
+    """Values that are tried in place of a manifest's faulty ones."""
 
     document: Document
     left: int = MOST_TRIALS
 
     def helps(self, path: KeyPath, value: Any) -> bool:
-        """Return True if a value leaves no fault at its path or below."""
+        """Return True if a value leaves no fault at its path or below; False once MOST_TRIALS values were tried."""
         if self.left == 0:
             return False
         self.left -= 1

@@ -1,4 +1,4 @@
-"""Reading files whose names somebody else may have given to a pipe or a device: only regular files, and no waiting."""
+"""Opens regular files and the shell's pipes, and refuses other pipes and devices, which could make a reader wait."""
 
 import errno
 import os

@@ -1,6 +1,6 @@
 """What pods an installation allows: a Pod Security Standard, and the service accounts that jobs may use.
 
-`batchgrowth check` checks the templates that users write, and the operator the pods that it is about to create. The
+`batchgrowth check` checks the templates that users write; the operator checks the pods that it is about to create. The
 standards are those of Kubernetes 1.34, without the exceptions for Windows and for user namespaces:
 https://kubernetes.io/docs/concepts/security/pod-security-standards/
 """
@@ -65,7 +65,7 @@ HANDLERS = ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle.postSt
 APP_ARMOR = "container.apparmor.security.beta.kubernetes.io/"
 
 Broken = tuple[str, Any, str]
-"""Path below the template, the value there or None, and what would do."""
+"""Path below the template, the value there or None, and the remedy."""
 
 
 class PodSecurity(StrEnum):
@@ -207,10 +207,10 @@ STRICTEST = PodLimits()
 
 
 def written_pods(spec: JobSpec) -> dict[str, Any]:
-    """Return the parts of the workers' pod template that the limits cover: the operator's own with the user's merged
-    over them.
+    """Return the parts of the workers' pod template that the limits cover: the operator's, with the user's merged over
+    them.
 
-    The pods of trainer and scheduler contain nothing from the user but parts of the same fields.
+    From the user, the pods of trainer and scheduler contain only parts of the same fields.
     """
     shared = _with_shared(plain_pods(spec.pods))
     template: dict[str, Any] = merged(merged(shared, {"spec": {"volumes": plain(spec.volumes)}}), spec.workers.template)

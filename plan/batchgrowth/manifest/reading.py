@@ -1,11 +1,11 @@
 """Reads a file, with `--set` overrides, into a BatchGrowthJob, or reports all its faults at once.
 
-A user's file may have no unknown field. What an API server or an operator stored may, since it can be of another
-version.
+A user's file may have no unknown field. A job that an API server or an operator stored may have some, since they can
+be of another version.
 
-An override or a keyword that chooses another type also replaces the block of the type before, and says so: a manifest
-with `optimizer: {type: SGD, sgd: {…}}` and `--set optimizer.type=Adam` mean Adam with its defaults, and `sgd` would be
-refused.
+An override or a keyword that chooses another type also removes the block of the type before, and says so:
+`--set optimizer.type=Adam` turns `optimizer: {type: SGD, sgd: {…}}` into Adam with its defaults, with which `sgd` would
+be refused.
 """
 
 import json
@@ -41,7 +41,7 @@ from batchgrowth.registry import Registry
 from batchgrowth.spec import MATHEMATICS, BatchGrowthJob
 
 Say = Callable[[str], None]
-"""Receives a line for the user."""
+"""A function that receives a line for the user."""
 
 
 def nobody(line: str) -> None:
@@ -86,7 +86,7 @@ _REGISTRIES: dict[KeyPath, Registry[Any]] = {("spec", *each.field_path.split("."
 
 
 def choices_in(given: Any) -> list[KeyPath]:
-    """Return the paths of the choices that plain data makes, and of nothing else."""
+    """Return the paths of the choosing fields that plain data gives."""
     return [path for path in _REGISTRIES if _has(given, path)]
 
 
@@ -128,12 +128,12 @@ STANDARD_INPUT = Path("-")
 
 
 def load_manifest(path: Path, overrides: Sequence[str] = (), say: Say = nobody) -> BatchGrowthJob:
-    """Return the job in a file, or in what standard input has if the path is `-`.
+    """Return the job in a file, or on standard input if the path is `-`.
 
     Raises SpecError if it cannot be read or has faults.
     """
     if path == STANDARD_INPUT:
-        # One byte more than a document may have is enough for the refusal of a larger one.
+        # One byte more than a document may have is enough to refuse a larger one.
         return read_manifest(sys.stdin.buffer.read(LARGEST_BYTES + 1), overrides, "standard input", say)
     return read_manifest(_bytes_of(path), overrides, str(path), say)
 
@@ -160,7 +160,7 @@ def read_stored(text: str | bytes, source: str = "") -> StoredJob:
         validated(document.tree)
     except ValidationError as error:
         paths = [found["loc"] for found in error.errors(include_url=False) if found["type"] == "extra_forbidden"]
-    # They are taken out of the document, so that the job can be read and all its other faults still count.
+    # Unknown fields are taken out of the document, so that the job can be read and all its other faults still count.
     unknown: list[tuple[KeyPath, Any]] = []
     for path in paths:
         parent = document.tree
@@ -231,16 +231,16 @@ def _job_in(document: Document) -> BatchGrowthJob:
     try:
         job = validated(document.tree)
     except ValidationError as error:
-        known = {fault.path for fault in document.faults}  # what is no value at all needs no second fault
+        known = {fault.path for fault in document.faults}  # an unreadable value needs no second fault
         document.faults.extend(fault for fault in faults_of(error, document) if fault.path not in known)
     document.faults.extend(_endless(document))
-    if document.faults:  # as there are if there is no job
+    if document.faults:  # there are some if there is no job
         raise SpecError(document.faults)
     return job
 
 
 def _endless(document: Document) -> Iterator[Fault]:
-    """Yield a fault for each infinite number in a part of a pod, where no schema refuses it: JSON has none."""
+    """Yield a fault for each infinity or NaN in a part of a pod, where no schema refuses it: JSON has neither."""
     parts: list[tuple[KeyPath, Any]] = [((), document.tree)]
     while parts:
         path, value = parts.pop()
@@ -298,7 +298,8 @@ def _apply(document: Document, text: str, typed: list[KeyPath]) -> Fault | None:
 def _value(written: str, path: KeyPath, name: str) -> Document:
     """Return the value as YAML reads it; for a string field the text itself, without quotes around the whole of it.
 
-    Raises YAMLError or RecursionError if it is not YAML and no string field, or has characters that YAML forbids.
+    Raises YAMLError or RecursionError if the text is not YAML and the field is no string, or if the text has characters
+    that YAML forbids; SpecError if it is too large or too deep.
     """
     is_text = schema_at(path).get("type") == "string"
     try:
