@@ -1,4 +1,4 @@
-"""What should happen: the manifest, the plan, and the documents that operator and trainer exchange. Pure."""
+"""What should happen: the manifest, its plan and its forecast, and what operator and trainer exchange."""
 
 import pkgutil
 from typing import TYPE_CHECKING, Any

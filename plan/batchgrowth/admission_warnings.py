@@ -1,7 +1,8 @@
-"""What an API server warns of when a job is applied: the remarks of notes.py that follow from the spec alone.
+"""The warnings of an API server when a job is applied: the remarks of notes.py that follow from the spec alone.
 
-CEL cannot make a plan, so `batchgrowth check` tells more. A policy of the chart whose action is Warn evaluates them,
-and kubectl prints what it finds; it refuses nothing. tests/apiserver/test_admission_warnings.py compares both.
+CEL cannot make a plan, so `batchgrowth check` tells more. A policy of the chart with the action Warn evaluates the
+warnings, which kubectl prints; the policy refuses nothing. tests/apiserver/test_admission_warnings.py compares the
+warnings with `batchgrowth check`.
 """
 
 import re
@@ -19,10 +20,10 @@ from batchgrowth.spec import Workers
 
 @dataclass(frozen=True, slots=True)
 class AdmissionWarning:
-    """A remark, in CEL on `spec`, the spec of the job with its defaults, and on VARIABLES.
+    """A remark in CEL, which may use VARIABLES and `spec`, the job's spec with its defaults.
 
-    `when` is the condition under which it is told. `field` (below spec), `given` and `remedy` are those of the Fault
-    that `notes.remarks` returns then; in them {braces} enclose the CEL of a number or a text.
+    `when` is the condition of the warning. `field` (below spec), `given` and `remedy` are the parts of the Fault that
+    `notes.remarks` returns under this condition; {braces} in them enclose the CEL of a number or a text.
     """
 
     field: str
@@ -32,12 +33,12 @@ class AdmissionWarning:
 
     @property
     def expression(self) -> str:
-        """Return the CEL that holds unless there is something to tell, on the object of a policy."""
+        """Return the expression of a policy's validation, which is false if the warning applies."""
         return f"!({_of_object(self.when)})"
 
     @property
     def message(self) -> str:
-        """Return the CEL of the sentence, which is that of `batchgrowth check`, on the object of a policy."""
+        """Return the policy's CEL for the sentence of `batchgrowth check`, without thousands separators."""
         parts = re.split(r"\{([^{}]*)\}", f"spec.{self.field}: {self.given}; {self.remedy}")
         texts = [f"string({_of_object(part)})" if place % 2 else f"'{part}'" for place, part in enumerate(parts)]
         return " + ".join(text for text in texts if text != "''")
@@ -49,12 +50,12 @@ def admission_warnings() -> tuple[AdmissionWarning, ...]:
 
 
 def admission_variables() -> dict[str, str]:
-    """Return the CEL of what the warnings have in common by its name, on the object of a policy."""
+    """Return the policy's variables, which several warnings share: name -> CEL."""
     return {name: _of_object(cel) for name, cel in VARIABLES.items()}
 
 
 def _of_object(cel: str) -> str:
-    """Return the CEL with the spec as a policy names it."""
+    """Return the CEL with `spec` renamed to `object.spec`, as a policy names it."""
     return re.sub(r"(?<![.\w])spec\.", "object.spec.", cel)
 
 
@@ -97,7 +98,7 @@ VARIABLES = {
     "shared": "spec.batch.maximum / spec.workers.examplesPerWorker",
     "mostWorkers": "variables.shared > spec.workers.minimum ? variables.shared : spec.workers.minimum",
 }
-"""What several conditions have in common, in CEL, by name; each may use those before it."""
+"""Name -> CEL that several conditions share; a variable may use the variables before it."""
 
 
 def _of_the_growth() -> Iterator[AdmissionWarning]:

@@ -187,7 +187,7 @@ def plan(
     else:
         console.print(table)
     console.print(plan_totals(course, ran=run is not None), highlight=False)
-    # What a run has decided is no longer to be mended.
+    # A run's decisions can no longer be changed, so its plan gets no remarks.
     told = notes(course.spec, course.plan) if run is None else asides(course.spec, course.plan)
     for note in told:
         console.print(note, highlight=False)
@@ -217,7 +217,7 @@ def plan_table(course: Course) -> Table:
 
 
 def plan_list(course: Course) -> str:
-    """Return the rows of the table below each other, for a terminal that is too narrow for the table."""
+    """Return the rows of the table with a value per line, for a terminal that is too narrow for the table."""
     names = _columns(course)
     width = max(map(len, names))
     parts = []
@@ -295,7 +295,7 @@ def plan_totals(course: Course, *, ran: bool = False) -> str:
         plan = course.plan
         batch = course.spec.batch
         looks = batch.growth.looks or Looks()
-        # No plan has fewer updates than that of a first look which decides for the largest batch at once.
+        # The plan has the fewest updates if a look after the first update decides for the largest batch.
         fewest = make_plan(course.spec, [BatchDecision(1, batch.maximum, 1.0)]).updates
         return (
             f"\nat most {plan.updates:,} and at least {counted(fewest, 'update')} for "

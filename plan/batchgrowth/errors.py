@@ -1,4 +1,4 @@
-"""The errors a user can meet, each with the exit code that the command line gives it.
+"""The errors a user can meet, with their exit codes, and how texts show counts, times and secrets.
 
     BatchGrowthError         1   the root of the tree
     ├── SpecError            2   the manifest cannot be accepted; also a ValueError
@@ -11,10 +11,10 @@
     ├── PortError            6   a port is taken
     ├── ClusterError        75   retry: workers or the scheduler were lost or never connected
     │   └── Superseded      75   a later start of the job's trainer took over; this one has written nothing since
-    └── Interrupted        130   stopped by the user; the checkpoint is written
+    └── Interrupted        130   stopped by the user; a resume goes on from the last checkpoint, if any
 
 75 is EX_TEMPFAIL of sysexits.h and 130 is 128 + SIGINT, so that a Kubernetes Job or a shell can tell which failures
-are worth a retry. cli.py (`_run`) and the trainer's __main__.py end the process with it.
+are worth a retry. cli.py (`_run`) and the trainer's __main__.py end the process with the error's code.
 """
 
 import re
@@ -107,7 +107,7 @@ class Superseded(ClusterError):
 
 
 class Interrupted(BatchGrowthError):
-    """The user stopped the run; its checkpoint is written."""
+    """The user stopped the run; a resume goes on from its last checkpoint, if it has written one."""
 
     exit_code = 130
 

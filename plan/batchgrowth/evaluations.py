@@ -26,7 +26,7 @@ class BestEvaluation:
     """The best evaluation so far by one metric, and how many have followed without a better one.
 
     `evaluated` is the epoch of the last evaluation. `value`, `update` and `epoch` are those of the best one; they are
-    NaN and 0 before the first finite value. `misses` counts the evaluations after the best.
+    NaN and 0 before the first finite value. `misses` counts the evaluations after the best; all, until there is one.
     """
 
     # A checkpoint stores these numbers in this order, so new ones come last.

@@ -1,6 +1,6 @@
 """What the next look at a measured quantity will probably decide, so that workers can be requested ahead of it.
 
-It decides nothing, which growth_decisions.py does at that look: a wrong one costs a worker that idles for a while.
+growth_decisions.py decides at that look; a wrong guess here costs a worker that idles for a while.
 """
 
 import math
@@ -38,9 +38,9 @@ def expected_plan(course: Course, looks: Sequence[BatchDecision]) -> Plan:
     """Return the plan after the next look if the rule then asks for the same factor as between its last two looks.
 
     `looks` are the last two outcomes, or the only one, which counts as no change. Returns the course's own plan if the
-    batch would stay as it is, if training ends before that look, or if a look asked for a size that is not finite.
+    batch would stay as it is, if training ends before that look, or if a look asked for no positive, finite size.
     """
-    # A decision that was stored has no `asked`, and what could not be measured has none that says anything.
+    # `asked` is NaN in a stored decision, and infinite if the quantity was too large to be measured.
     if not all(0 < look.asked < math.inf for look in looks):
         return course.plan
     before = looks[0]
@@ -54,7 +54,7 @@ def expected_plan(course: Course, looks: Sequence[BatchDecision]) -> Plan:
 
 
 def expected_batch_of(plan: Plan, expected: Plan) -> ExpectedBatch | None:
-    """Return the last stage of the expected plan as a forecast; None if it is the plan itself."""
+    """Return the last stage of the expected plan as a forecast; None if `expected` is `plan` itself."""
     if expected is plan:
         return None
     stage = expected.stages[-1]

@@ -86,15 +86,15 @@ class GrowthEntry(Entry):
     schedule is the ScheduleRule of the learning rate.
 
     `coarser` is a function (settings, epochs, most updates, most stages) -> Coarser, the change of the settings that
-    makes a plan with too many stages short enough. `last_update` is a function (settings) -> the path of a setting
-    below batch.growth and the last update that it names; or None. That update must come before the end of the plan.
-    `shrinks` is a function (settings) -> True if the batch becomes smaller somewhere.
+    makes a plan with too many stages short enough; or None. `last_update` is a function (settings) -> the path of a
+    setting below batch.growth and the last update that it names; or None. That update must come before the end of the
+    plan. `shrinks` is a function (settings) -> True if the batch becomes smaller somewhere.
 
     `quantity` names what a measured rule measures; it is empty if the plan follows from the spec alone. `needs_noise`
-    is True if the quantity needs the gradient's noise, and so two shards or more. `compares_squares` is True if it is a
-    share of |G|² until the first look, which then goes on until |G|² is above 0. `looks_at_clock` is True if it needs
-    the duration of updates, so that only a replay repeats a run. `memory` is a function (settings) -> how many numbers
-    of its own the rule remembers from look to look.
+    is True if the quantity needs the gradient's noise, and so two shards or more. `compares_squares` is True if the
+    quantity compares |G|² with |G|² until the first look; later looks extend this reference until it is above 0.
+    `looks_at_clock` is True if the quantity needs the duration of updates, so that only a replay repeats a run.
+    `memory` is a function (settings) -> how many numbers of its own the rule remembers from look to look.
     """
 
     coarser: Callable[[Any, int, int, int], Coarser | None] = nothing_coarser
@@ -135,7 +135,7 @@ class RateEntry(Entry):
 
     `falls_past_maximum` is True if the learning rate still changes when the batch is at its maximum and more is wanted.
     `gain` is a function (signals, initial batch size, batch size) -> a further factor, for a rule that follows what
-    training measures; its block is a Windows, which says when it looks.
+    training measures; the block of such a rule derives from Windows, which says when to look.
     """
 
     falls_past_maximum: bool = False
@@ -167,8 +167,8 @@ class ScheduleEntry(Entry):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerEntry(Entry):
-    """An optimizer. `implementation` names a function (settings) -> batchgrowth_trainer.replica.optimizers.Stepper,
-    or -> a function (spec, parameters) -> batchgrowth_trainer.replica.optimizers.AnyOptimizer.
+    """An optimizer. `implementation` names a function of the settings that returns either a Stepper or a function
+    (spec, parameters) -> AnyOptimizer; both types are in batchgrowth_trainer.replica.optimizers.
 
     `compares_gradients` is True if it compares the gradients of consecutive updates, so that each must be the gradient
     of the weights that the optimizer moved.
@@ -178,7 +178,7 @@ class OptimizerEntry(Entry):
 
 
 def nothing_waits(_: Any) -> int:
-    """Return 0, for settings with which no gradient waits for its update, or no update for the first round."""
+    """Return 0: no gradient waits for its update (`waiting`), or rounds begin at once (`before_rounds`)."""
     return 0
 
 
@@ -197,22 +197,23 @@ class ExchangeEntry(Entry):
     the workers. The trainer loads it in training.py, and `strategy` in exchange/strategy.py.
 
     `strategy` names the strategy of the members, for the driver that all exchanges between workers share: a function
-    (setting) -> batchgrowth_trainer.exchange.strategy.Strategy. It says what they do in a round, from one point at
-    which all of them have the same state to the next.
+    (setting) -> batchgrowth_trainer.exchange.strategy.Strategy. It says what the members do in a round: from one point
+    at which all members have the same state to the next.
     `uses_workers` is False if the driver trains in its own process.
     `promise` says what the weights depend on. Exact: on the mathematics of the job alone, so they are the weights of
     one process. Repeatable: on the settings of the exchange too, which then belong to the mathematics.
-    Nondeterministic: also on how fast each worker happens to be. The first two never depend on the number of workers.
+    Nondeterministic: also on how fast each worker happens to be. Exact and Repeatable weights never depend on the
+    number of workers.
     `replicas` is a function (settings) -> the number of logical replicas, between which each batch is divided.
     `keeps` is what each replica has of its own at the end of a round, besides buffers and the optimizer's state: its
     Weights, or a Residual (error feedback) if all have the same weights. With Nothing they share one state.
     `all_connected` is True if any two members may exchange; otherwise more than 64 are connected as a grid.
-    `lone_exchange` is True if one worker exchanges, too, because the model is not in its process.
-    `longest_round` is a function (settings) -> the most updates from one message between workers to the next, and
-    `before_rounds` one -> the updates at the start of which each has an exchange of its own.
-    `computes_ahead` is True if gradients of later updates are computed before an update is made, which at the end of a
-    plan are missing. `waiting` is a function (settings) -> how many of them wait at the end of a round, as part of the
-    state.
+    `lone_exchange` is True if a lone worker exchanges, too, because the model is not in its process.
+    `longest_round` is a function (settings) -> the most updates from one message between workers to the next.
+    `before_rounds` is a function (settings) -> how many updates have an exchange each, before the rounds begin.
+    `computes_ahead` is True if workers compute gradients of later updates before an update is made; at the end of a
+    plan there are none. `waiting` is a function (settings) -> how many of these gradients wait at the end of a round,
+    as part of the state.
     """
 
     uses_workers: bool = True
@@ -234,7 +235,7 @@ class ExchangeEntry(Entry):
 exact = Fraction
 """The exact value of a decimal of the manifest, such as "0.05"."""
 SIXTY_DIGITS = Context(prec=60, Emin=-999)
-"""Decimals of 60 digits; a number below 10^-999 is 0."""
+"""Decimals of 60 digits; below 10^-999 they have fewer, and below 10^-1058 they become 0."""
 _SCALE = 10**50
 """The denominator of a root that is not rational."""
 _MOST_EXACT_BITS = 4096

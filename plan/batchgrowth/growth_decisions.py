@@ -1,17 +1,19 @@
 """Decides at each look whether a measured batch grows, and keeps the decisions so far and the plan that follows.
 
-The chain: the trainer's replica/decisions.py hands over what an update measured, `Course` here looks when one is
-due, the rule of the job in choices/growth_measured.py says which batch it wants, and `Course.bounded` bounds that. It
-is in force once the replica has taken over `Course.plan` (`Replica.adopt_decisions`, which `Replica.advance` calls).
+The chain: the trainer's replica/decisions.py hands over what an update measured, `Course` here looks when a look is
+due, the job's rule in choices/growth_measured.py says which batch it wants, and `Course.bounded` bounds that. The
+batch is in force once the replica has taken over `Course.plan` (`Replica.adopt_decisions`, which `Replica.advance`
+calls).
 
 Everything here is pure and exact in the order of its operations, so all members of a group that see the same sums take
 the same decisions. The memory of a course is a list of numbers, which the trainer keeps with the model's state:
 
     start | first | window | kept | timings | the rule's own | the gain's window | the gain's kept
 
-Each of the first four has six sums: those of the first update, of all updates until the first look, since the last
-look, and those since the last look with a share of earlier ones. Timings are there if the rule looks at a clock. A
-declared growth has only the gain's part, which is empty unless the learning rate follows what is measured.
+`start`, `first` and `window` are six sums each: over the first update, over all updates until the first look, and over
+those since the last look. `kept` are the sums that the last look saw, with a share of earlier ones. Timings are there
+if the rule looks at a clock. A declared growth has only the gain's part, which is empty unless the learning rate
+follows measurements.
 """
 
 import math
@@ -42,8 +44,8 @@ class Measured:
     """The measurements of one update. `loss` is summed over its examples.
 
     With n the examples of a shard and g their summed gradient, `shard_squares` is the sum of |g|² / n over the shards.
-    `square` is the squared norm of the gradient summed over the batch. `timing` is that of an earlier update, for a
-    rule that looks at a clock.
+    `square` is the squared norm of the gradient summed over the batch. `timing` is an earlier update's, for a rule
+    that looks at a clock.
     """
 
     examples: int
@@ -56,8 +58,7 @@ class Measured:
     def sums(self) -> tuple[float, ...]:
         """Return the update's contribution to each sum of its window.
 
-        A single shard adds nothing to the sums of the noise, and neither does an update with which they would
-        not stay finite.
+        Its noise is 0 if the update has a single shard, or if the noise is not finite.
         """
         seen = (float(self.examples), self.loss, self.square / self.examples)
         nothing = (0.0, 0.0, 0.0)
@@ -72,10 +73,10 @@ class Measured:
 
 
 class Course:
-    """The growth of a batch: the decisions so far and the plan that follows; `after` decides if a look is due.
+    """The growth of a batch: the decisions so far and the plan that follows; `after` decides at each look.
 
-    A course never changes: an update that decides something gives a new one. Its memory is given and returned, since
-    the trainer keeps it in a tensor beside the weights.
+    A course never changes: an update that decides something gives a new one. `after` gets the course's memory and
+    returns the new one, since the trainer keeps it in a tensor beside the weights.
     """
 
     def __init__(
@@ -87,8 +88,8 @@ class Course:
     ) -> None:
         """Begin with the decisions that changed the wanted batch size, in their order.
 
-        `end` is the epoch after which stopEarly ended the job; None if it has not. `plan` is that of the spec alone, if
-        the caller has made it.
+        `end` is the epoch after which stopEarly ended the job; None if it has not. `plan` is the plan of the spec
+        alone, if the caller has made it. Raises PlanError as `make_plan` does.
         """
         self.spec = spec
         self.decisions = tuple(decisions)
@@ -163,7 +164,7 @@ class Course:
     def after(
         self, step: Step, measured: Measured, memory: Sequence[float]
     ) -> tuple["Course", BatchDecision | None, list[float]]:
-        """Return the course after that update, the outcome of a look or None if no look was due, and the new memory.
+        """Return the course after that update, the outcome of a look or None if there was none, and the new memory.
 
         Raises ValueError if the rule changes the length of its own memory.
         """
@@ -226,8 +227,8 @@ class Course:
         """Return the batch size after `wanted` if the rule asks for `asked`: within every bound, and then the nearest
         number of whole shards, which may exceed mostChange by half a shard.
 
-        A batch that cannot be measured, infinity or NaN, grows to batch.maximum only, so the learning rate never
-        falls because a measurement is missing.
+        If `asked` is infinite or NaN, the batch grows by mostChange, but not past batch.maximum: a missing measurement
+        never lowers the learning rate.
         """
         batch = self.spec.batch
         shard = self.spec.shard
@@ -277,10 +278,11 @@ class Course:
     def to_json(self) -> dict[str, Any]:
         """Return the plan as `batchgrowth plan --output json` prints it.
 
-        Beyond the plan's own JSON, which operator and trainer compare and which therefore never changes, a stage has
-        the learning rates of the warm-up: `learningRate` is that of its first update, `learningRateTo` that of its last
-        and `learningRateHighest` that of an update between them, if they differ. `gainTo` is the largest gain that
-        training may measure. A stage that was decided while training has its `measured` value if it is finite.
+        The plan's own JSON has no warm-up and never changes, since the trainer checks the operator's plan by it. Here a
+        stage's `learningRate` is the rate of its first update with the warm-up, `learningRateTo` the rate of its last
+        if that differs, and `learningRateHighest` the highest rate between them if that is above both. `gainTo` is the
+        largest gain that training may measure. A stage that was decided while training has its `measured` value if it
+        is finite.
         """
         plan = self.plan.to_json()
         for stage, shown in zip(self.plan.stages, plan["stages"], strict=True):

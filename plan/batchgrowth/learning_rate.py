@@ -13,7 +13,7 @@ from batchgrowth.position import Position
 from batchgrowth.spec import LearningRate, Schedule
 
 NUM_NOISE = 3
-"""The sums of an update that a gain needs: examples, |G|² and trace of the noise."""
+"""How many sums of an update a gain needs: examples, |G|² and trace of the noise."""
 _WINDOW = slice(0, NUM_NOISE)
 _KEPT = slice(NUM_NOISE, 2 * NUM_NOISE)
 """Parts of the gain's memory, counted from its own beginning."""
@@ -29,7 +29,7 @@ def rate_by_rule(rate: LearningRate, initial: int, wanted: int, used: int) -> Fr
 
 
 def schedule_of(rate: LearningRate, epochs: int) -> ScheduleRule:
-    """Return the schedule of a job of `epochs`."""
+    """Return the schedule of a job of `epochs` epochs."""
     chosen = rate.schedule or Schedule()
     schedule: ScheduleRule = chosen.entry.load()(chosen.settings, epochs)
     return schedule

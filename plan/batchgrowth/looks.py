@@ -1,6 +1,6 @@
-"""The information that a measured rule of growth gets of a training: signals, timings, and when it is asked.
+"""What a measured growth rule sees of a training, when it looks, and how far one look may move the batch.
 
-growth_decisions.py asks it, at each look.
+growth_decisions.py asks the rule at each look.
 """
 
 import math
@@ -76,8 +76,8 @@ class Timings:
         if spread > _SAME_LOAD * self.updates * self.squares:
             a = (self.seconds * self.squares - self.loads * self.products) / spread
             b = (self.updates * self.products - self.loads * self.seconds) / spread
-            # An update has neither a negative fixed cost nor a negative cost per example: then the other explains all
-            # of it.
+            # Neither the fixed cost nor the cost per example can be negative; if the fit makes one negative, the other
+            # explains all of the time.
             if b < 0:
                 return self.seconds / self.updates, 0.0
             if a >= 0:
@@ -94,7 +94,7 @@ class Look:
     so far, `largest` the largest that this look may lead to within batch.maximum, and `shard` the examples of a shard.
     `workers` is a function that returns the planned workers of a batch size. `learning_rate` is that of the last
     update. `timings` are the sums over all timed updates, empty for a rule that does not look at a clock. `memory` are
-    the numbers that the rule remembers, which it may change.
+    the numbers that the rule remembers; it may change their values, but not their count.
     """
 
     position: Position
@@ -119,7 +119,7 @@ class MeasuredRule(Protocol):
         ...
 
     def wanted(self, look: Look, value: float) -> float:
-        """Return the batch size in examples that follows from the value; Looks bounds it afterwards.
+        """Return the batch size in examples that follows from the value; `Course.bounded` bounds it afterwards.
 
         Infinity is allowed.
         """

@@ -1,4 +1,4 @@
-"""The names, labels and keys of a job's children, which follow from the job's name; each is defined once."""
+"""The names, labels, annotations and keys of a job's children, each defined once; the names follow from the job's."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,7 +31,7 @@ START_KEY = "start"
 """Key of the progress ConfigMap: the number of the trainer's newest start, which alone may report."""
 PROGRESS_KEY = "progress.json"
 MOST_REMEMBERED = 2**12
-"""Jobs whose names, and the references made of them, are remembered."""
+"""The most jobs whose names, and the references made of them, are cached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ def of(job: str) -> Names:
 
 
 def code(job: str, digest: str) -> str:
-    """Name the ConfigMap that `batchgrowth submit` makes for code with that digest."""
+    """Return the name of the ConfigMap that `batchgrowth submit` makes for code with that digest."""
     return f"{job}-code-{digest}"
 
 

@@ -1,7 +1,7 @@
-"""What a job's manifest asks for and its finished plan cannot give: a choice that never acts, workers that never hold a
-shard, batches larger than the data.
+"""What a job's manifest asks for and its finished plan cannot give, such as workers that never hold a shard, and what
+else a reader should know.
 
-`remarks` asks each choice (`Entry.idle`) and then each rule below; a rule returns the faults that it finds. `check`,
+`remarks` asks each choice (`Entry.idle`) and then each rule below; a rule yields the faults that it finds. `check`,
 `plan`, `run` and the job's status show them; nothing here refuses a job.
 """
 
@@ -18,16 +18,16 @@ from batchgrowth.shards import shard_count
 from batchgrowth.spec import JobSpec
 
 MOST_WASTE = Fraction(1, 10)
-"""The largest share of the workers' time in a stage that they may wait for the busiest of them without a note."""
+"""The share of the workers' time in a stage above which waiting for the busiest of them gets a note."""
 SHORTEST_WARMUP = 2
 """The fewest updates of a warm-up that changes a learning rate."""
 _NO_ROOM = "give more epochs, or leave the warm-up out"
 MOST_EACH = 9
-"""One more than the most shards of a worker that a better shard is looked for among."""
+"""One more than the most shards per worker that `_better_shard` tries."""
 
 
 def remarks(spec: JobSpec, plan: Plan) -> Faults:
-    """Return everything in the spec that can never act in its plan, or that wastes workers, in the spec's order."""
+    """Return a fault for each setting that can never act in the plan, or that wastes workers; choices come first."""
     job = finished(spec, plan)
     chosen = (spec.batch.growth, spec.learning_rate, spec.learning_rate.schedule, spec.optimizer, spec.exchange)
     faults: list[Fault] = []
@@ -73,7 +73,7 @@ def finished(spec: JobSpec, plan: Plan) -> FinishedPlan:
 
 
 def maximum_unreached(job: FinishedPlan) -> Iterable[Fault]:
-    """Yield that no stage has batch.maximum."""
+    """Yield a fault if no stage has batch.maximum."""
     batch = job.spec.batch
     if job.largest_batch < batch.maximum:
         given = f"{batch.maximum:,} is not reached: the largest batch is {job.largest_batch:,}"
@@ -82,7 +82,7 @@ def maximum_unreached(job: FinishedPlan) -> Iterable[Fault]:
 
 
 def workers_unreached(job: FinishedPlan) -> Iterable[Fault]:
-    """Yield that no stage requests workers.maximum workers."""
+    """Yield a fault if no stage requests workers.maximum workers."""
     workers = job.spec.workers
     if job.spec.exchange.entry.uses_workers and job.most_workers < workers.maximum:
         given = f"{workers.maximum:,}, but no stage requests more than {counted(job.most_workers, 'worker')}"
@@ -93,7 +93,7 @@ def workers_unreached(job: FinishedPlan) -> Iterable[Fault]:
 
 
 def warmup_idle(job: FinishedPlan) -> Iterable[Fault]:
-    """Yield that the warm-up changes no learning rate, or that it takes most of the training."""
+    """Yield a fault if the warm-up changes no learning rate, or if it takes most of the training."""
     rate = job.spec.learning_rate
     warmup = rate.warmup
     if warmup is None:
@@ -119,7 +119,7 @@ def warmup_idle(job: FinishedPlan) -> Iterable[Fault]:
 
 
 def evaluation_idle(job: FinishedPlan) -> Iterable[Fault]:
-    """Yield that the model is evaluated only once, after the last epoch, although more was asked for."""
+    """Yield a fault if everyEpochs exceeds the epochs, and one if keepBest can only choose the last evaluation."""
     evaluation = job.spec.evaluation
     epochs = job.spec.epochs
     if evaluation.every_epochs > epochs:
@@ -134,7 +134,7 @@ def evaluation_idle(job: FinishedPlan) -> Iterable[Fault]:
 
 
 def device_idle(job: FinishedPlan) -> Iterable[Fault]:
-    """Yield the settings that only a GPU knows in a job for CPUs."""
+    """Yield a fault for each setting that acts only on a GPU, if the job's device is CPU."""
     spec = job.spec
     if spec.workload.device != "CPU":
         return
@@ -146,7 +146,7 @@ def device_idle(job: FinishedPlan) -> Iterable[Fault]:
 
 
 def loaders_idle(job: FinishedPlan) -> Iterable[Fault]:
-    """Yield that nothing reads ahead without loaders."""
+    """Yield a fault if loadedAhead is not its default although there are no loaders."""
     workers = job.spec.workers
     if workers.loaders == 0 and workers.loaded_ahead != type(workers).model_fields["loaded_ahead"].default:
         given = f"{workers.loaded_ahead} shards of no loader, since workers.loaders is 0"
@@ -157,7 +157,7 @@ def loaders_idle(job: FinishedPlan) -> Iterable[Fault]:
 
 
 def batch_past_data(job: FinishedPlan) -> Iterable[Fault]:
-    """Yield that a batch is larger than the training data, so that its update takes fewer examples."""
+    """Yield a fault if a batch is larger than the training data, so that its update takes fewer examples."""
     examples = job.plan.examples_per_epoch
     batch = job.spec.batch
     if job.largest_batch <= examples:
@@ -175,7 +175,7 @@ def batch_past_data(job: FinishedPlan) -> Iterable[Fault]:
 
 
 def _with_two_shards(job: FinishedPlan, remedy: str, field: str, batch: int) -> str:
-    """Return the remedy that gives `field` of spec.batch this size, with a shard with which that is not refused."""
+    """Return the remedy, which sets `field` of spec.batch to `batch`, and what else helps if one shard is refused."""
     spec = job.spec
     of_growth = field == "initial" and spec.batch.growth.entry.needs_noise
     if job.plan.shard < batch or not (of_growth or spec.learning_rate.entry.gain):
@@ -186,7 +186,7 @@ def _with_two_shards(job: FinishedPlan, remedy: str, field: str, batch: int) -> 
 
 
 def workers_without_shard(job: FinishedPlan) -> Iterable[Fault]:
-    """Yield that workers are requested which never hold a shard."""
+    """Yield a fault if stages request workers that never hold a shard."""
     workers = job.spec.workers
     exchange = job.spec.exchange
     if not exchange.entry.uses_workers:
@@ -222,7 +222,7 @@ def workers_without_shard(job: FinishedPlan) -> Iterable[Fault]:
 
 
 def workers_that_wait(job: FinishedPlan) -> Iterable[Fault]:
-    """Yield that workers wait for the busiest of them, which has a shard more than the others."""
+    """Yield a fault if workers wait too long for the busiest of them, which has a shard more than the others."""
     if not job.spec.exchange.entry.uses_workers or job.plan.replicas > 1:
         return
     shard = job.plan.shard

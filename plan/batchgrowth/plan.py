@@ -57,7 +57,7 @@ class Stage:
         return range(int(self.epoch_from), ceil(self.epoch_to))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stage as `batchgrowth plan --output json` prints it."""
+        """Return the stage as a part of the plan's JSON."""
         made: dict[str, Any] = {
             "epochFrom": _number(self.epoch_from),
             "epochTo": _number(self.epoch_to),
@@ -174,7 +174,7 @@ class Plan:
         return start + (rate - start) * ((position.update + 1) / self.warmup.updates)
 
     def learning_rates(self, stage: Stage) -> tuple[float, float, float]:
-        """Return the learning rates of the stage's first update, its highest, and of its last; with the warm-up.
+        """Return the stage's learning rates, warm-up included: of its first update, the highest, and of its last.
 
         While the warm-up rises, a schedule falls from epoch to epoch, so the highest may lie between the other two.
         """
@@ -190,7 +190,7 @@ class Plan:
         return rates[first], max(rates.values()), rates[last]
 
     def _ends_of_epochs(self, stage: Stage, before: int) -> Iterator[int]:
-        """Yield the last update of each epoch that ends before that update of the stage."""
+        """Yield the last update of each epoch that ends in the stage, as long as it is below `before`."""
         walk = Epochs(self.examples_per_epoch, self.epochs)
         position = self.position_at(stage.first_update)
         position = walk.to_epoch(position, stage.batch_size, position.epoch + 1)
@@ -224,7 +224,7 @@ class Plan:
         return walk.after_updates(start, stage.batch_size, update - stage.first_update)
 
     def parts(self, batch_size: int) -> int:
-        """Return into how many parts a batch is divided: its shards, or several logical replicas."""
+        """Return the number of parts of a batch: of its shards, or of the logical replicas if there are several."""
         if self.replicas > 1:
             return self.replicas
         return shard_count(batch_size, self.shard)
@@ -234,7 +234,7 @@ class Plan:
         return 1 if self.in_one_process else self.parts(batch_size)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as `batchgrowth plan --output json` prints it."""
+        """Return the JSON by which the trainer checks the operator's plan; `batchgrowth plan` prints the course's."""
         return {
             "stages": [stage.to_json() for stage in self.stages],
             "updates": self.updates,
@@ -242,8 +242,8 @@ class Plan:
         }
 
 
-# A round is the updates between two moments at which workers may join or leave: each member then holds the state of
-# every logical replica.
+# A round is the updates between two moments at which workers may join or leave. At such a moment each member holds the
+# state of every logical replica.
 
 
 def round_at(plan: Plan, position: Position, updates: int) -> tuple[Step, ...]:
@@ -278,8 +278,8 @@ class BatchDecision:
 def make_plan(spec: JobSpec, decisions: Sequence[BatchDecision] = ()) -> Plan:
     """Return the plan that follows from the spec and, if its growth is measured, from the decisions taken so far.
 
-    Raises PlanError, naming the field and a remedy, if the plan has more than 1,000 stages, the learning rate falls
-    to 0, or the growth rule or the warm-up names an update past the end.
+    Raises PlanError, naming the field and a remedy, if the plan has more than 1,000 stages or, without decisions, if
+    the learning rate falls to 0, or the growth rule's last update, the warm-up or the first look is past the end.
     """
     schedule = schedule_of(spec.learning_rate, spec.epochs)
     growth = spec.batch.growth
@@ -375,7 +375,7 @@ def _check(plan: Plan, spec: JobSpec) -> None:
             raise PlanError(
                 f"spec.batch.growth.{path}: update {update}; give updates below the {plan.updates} of the plan"
             )
-        # Milestones of updates may be what a measured run decided: before, its plan had the updates of the first batch.
+        # Milestones by update may be a measured run's decisions; before them, its plan had the initial batch's updates.
         most = spec.epochs * -(-spec.workload.examples // spec.batch.initial)
     if growth.entry.quantity:
         _check_looks("spec.batch.growth.looks", growth.looks or Looks(), plan.epochs, most)
@@ -389,7 +389,7 @@ def _check(plan: Plan, spec: JobSpec) -> None:
 
 
 def _check_looks(path: str, windows: Windows, epochs: int, updates: int) -> None:
-    """Raise PlanError if a training of so many epochs and updates would end before its first look."""
+    """Raise PlanError if a training of `epochs` epochs and `updates` updates would end before its first look."""
     if windows.every_updates is not None:
         if windows.every_updates >= updates:
             raise PlanError(

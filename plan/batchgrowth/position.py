@@ -24,7 +24,7 @@ class Epochs:
     epochs: int
 
     def to_epoch(self, start: Position, batch: int, epoch: int) -> Position:
-        """Return where updates of `batch` examples from `start` reach `epoch`, or the end if that is earlier."""
+        """Return the position at which updates of `batch` examples from `start` reach `epoch`, at most the end."""
         epoch = min(epoch, self.epochs)
         # The updates that finish the present epoch, and those of the whole epochs after it. -(-a // b) is a / b rounded
         # up, exact for numbers of any size.

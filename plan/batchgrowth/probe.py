@@ -1,10 +1,10 @@
 """A probe: the critical batch of a training, from short branches of it with other batches, and what the command prints.
 
-Branches are updates from one position on with a quarter to four times the batch of the run; the trainer makes them. All
-branches end after the same examples: with the last example of an epoch, or where each of them ends an update. The
+A branch goes on from a position of the run with a quarter to four times the run's batch; the trainer makes branches.
+All branches end after the same examples: with an epoch, or after an example that ends an update in all of them. The
 critical batch is the largest with which an example is worth as much as with smaller ones: the loss after the same
-examples exceeds that of the best smaller batch by no more than a tolerance (Merrill et al., 2025). The learning rate
-follows the batch by the job's rule, so it is the critical batch with this rule.
+examples exceeds the loss of the best smaller batch by no more than a tolerance (Merrill et al., 2025). The learning
+rate follows the batch by the job's rule, so the critical batch holds for this rule.
 """
 
 import math
@@ -24,11 +24,11 @@ from batchgrowth.position import Epochs, Position
 from batchgrowth.spec import JobSpec
 
 FACTORS = (Fraction(1, 4), Fraction(1, 2), Fraction(1), Fraction(2), Fraction(4))
-"""The batches that are tried first, in batches of the run."""
+"""The batch sizes that are tried first, as multiples of the run's."""
 DEFAULT_UPDATES = 36
 """The updates of a branch with the largest batch, unless a number of examples is given."""
 FEWEST_UPDATES = 8
-"""With fewer updates, a branch says little about its batch."""
+"""The fewest updates of a branch that says enough about its batch; with fewer, the trainer adds a note."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Batches:
 def batches_at(plan: Plan, position: Position) -> Batches:
     """Return the batch sizes to try at a position of the run's plan.
 
-    Raises SpecError if none is left beside that of the run.
+    Raises SpecError if only the run's own is left.
     """
     batch = plan.stage_at(position.update).batch_size
     tried = []
@@ -88,7 +88,7 @@ def _why_not(size: Fraction, plan: Plan) -> str:
 
 
 def between(lower: int, upper: int, plan: Plan) -> int | None:
-    """Return the batch size halfway between two that were tried; None if no branch can have it."""
+    """Return the size halfway between two batches; None if no branch can have it or `upper` is not twice `lower`."""
     size = Fraction(lower + upper, 2)
     if lower * 2 != upper or _why_not(size, plan):
         return None
@@ -96,9 +96,10 @@ def between(lower: int, upper: int, plan: Plan) -> int | None:
 
 
 def stretch_from(plan: Plan, position: Position, batches: Batches, asked: int | None) -> Stretch:
-    """Return where the branches end: after about `asked` examples, at the latest where the run's own batch changes.
+    """Return where the branches begin and end: after about `asked` examples, but before the run's batch changes.
 
-    Raises PlanError if too few examples are left until then.
+    If `asked` is None, the largest batch makes about DEFAULT_UPDATES updates. Raises PlanError if the examples asked
+    for, or left until the batch changes, are too few for all branches to end an update together.
     """
     stage = plan.stage_at(position.update)
     limit = plan.position_at(stage.first_update + stage.updates)
@@ -174,7 +175,7 @@ CONFIDENCE = 2.0
 class Branch:
     """What the branches with one batch size reached: a loss for each order of the examples.
 
-    `learning_rate` is that of the first update. A branch whose loss is not finite has an infinite one.
+    `learning_rate` is the first update's. A loss that is not finite counts as infinite.
     """
 
     batch_size: int
@@ -190,8 +191,9 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A branch beside the best with a smaller batch: by which share its loss is larger, and the standard error of that
-    share. `error` is that of its loss. The errors are 0 if there is one order of the examples.
+    """A branch beside the best one with a smaller batch: `excess` is the share by which its loss is larger, and
+    `excess_error` the standard error of that share; `error` is the standard error of its loss. Both errors are 0 if
+    there is one order of the examples.
     """
 
     branch: Branch
@@ -217,8 +219,8 @@ class Compared:
 class Critical:
     """The critical batch: `within` is the largest tried within the tolerance, and `beyond` the next one tried.
 
-    By the errors of the losses, it lies from `low` to `high`. `beyond` and `high` are None if no batch that was tried
-    exceeds the tolerance.
+    By the errors of the losses, the critical batch lies from `low` to `high`. `beyond` is None if no batch that was
+    tried exceeds the tolerance, and `high` if none exceeds it by more than the errors.
     """
 
     within: int
@@ -228,7 +230,7 @@ class Critical:
 
     @property
     def value(self) -> float:
-        """Return the middle between the two, as a ratio; `within` if there is no other."""
+        """Return the geometric mean of `within` and `beyond`; `within` if `beyond` is None."""
         return math.sqrt(self.within * (self.beyond or self.within))
 
     def to_json(self) -> dict[str, Any]:
@@ -239,8 +241,8 @@ class Critical:
 
 def compared(branches: Sequence[Branch]) -> list[Compared]:
     """Return the branches in the order of their batch sizes, each beside the best of those before it."""
-    # The standard error of a mean loss, as a share of it, from what differs between orders of the examples. Each branch
-    # has few losses, so one share is taken for all of them.
+    # The relative standard error of a mean loss, from the variance between orders of the examples. Each branch has few
+    # losses, so all branches share one estimate.
     several = [one for one in branches if len(one.losses) > 1 and math.isfinite(one.loss) and one.loss]
     shares = [variance(one.losses) / len(one.losses) / one.loss**2 for one in several]
     relative = math.sqrt(fmean(shares)) if shares else 0.0
@@ -269,7 +271,7 @@ def critical_of(rows: Sequence[Compared], tolerance: float) -> Critical:
 def _edge(rows: Sequence[Compared], tolerance: float, errors: float) -> tuple[int, int | None]:
     """Return the last batch size within the tolerance, and the first beyond it or None.
 
-    So many standard errors are added to what is compared; a negative number subtracts them.
+    `errors` standard errors are added to each excess before it is compared; a negative number subtracts them.
     """
     within = rows[0].branch.batch_size
     for row in rows[1:]:
@@ -279,19 +281,17 @@ def _edge(rows: Sequence[Compared], tolerance: float, errors: float) -> tuple[in
     return within, None
 
 
-# --- What `batchgrowth probe` prints for people, with the part of a manifest with which the run can go on ---
-
-
-# --- The manifest that follows ---
+# --- The part of a manifest with which the run can go on ---
 
 
 def batch_block(spec: JobSpec, plan: Plan, position: Position, batch_size: int) -> dict[str, Any] | None:
-    """Return `spec.batch` with the batch sizes of the plan until a position as milestones, and `batch_size` from then
-    on, or batch.initial if that is larger: milestones do not go below it. What is done would have been the same with
-    it, so a run can resume with it.
+    """Return `spec.batch` with milestones: the batch sizes of the plan until a position, and `batch_size` from then on,
+    or batch.initial if that is larger, since milestones do not go below it. A run can resume with this block, with
+    which its updates so far would have been the same.
 
-    None if batch.maximum holds a batch of the plan below what the growth wants: a larger maximum would change it. None
-    also if the job measures its growth or its learning rate: a run goes on with the same measurements alone.
+    Return None if batch.maximum holds a batch of the plan below what the growth wants, since a larger maximum would
+    change that batch, or if the job measures its growth or its learning rate, since a run resumes only with the same
+    measurements.
     """
     if spec.batch.growth.entry.quantity or spec.learning_rate.entry.gain:
         return None
@@ -377,7 +377,7 @@ def remedy(critical: Critical, of_run: int, initial: int) -> str:
 
 
 def no_block(spec: JobSpec) -> str:
-    """Return what is said in place of a block of the manifest."""
+    """Return the sentence that is printed if `batch_block` returns None: why no milestones follow."""
     if spec.batch.growth.entry.quantity:
         return f"no milestones follow: the run's own growth, {spec.batch.growth.type}, decides its next batches"
     if spec.learning_rate.entry.gain:

@@ -4,8 +4,8 @@ An entry is a constant of one of the registry's modules, or an object that an in
 registry's entry-point group. The schema, the CRD, the command line, dispatch, the documentation and the contract tests
 are derived from the registry, so adding an entry means adding one constant.
 
-`Entry.idle` says from a job's finished plan what of the choice can never act: a Fault for each such thing, with its
-field, why it cannot, and what would let it act. The answers are notes (notes.py), since such a job can be trained.
+`Entry.idle` returns, from a job's finished plan, a Fault for each setting of the choice that can never act: its field,
+why it cannot, and what would let it act. notes.py shows the faults as notes, since such a job can be trained.
 """
 
 import pkgutil
@@ -24,7 +24,7 @@ from batchgrowth.errors import Fault, counted
 from batchgrowth.schema import Model, Rule
 from batchgrowth.shards import shard_count
 
-# --- What of a choice can never act ---
+# --- Choices that can never act ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def growth_idle(job: FinishedPlan) -> Faults:
         return (Fault("spec.batch.growth", given, smaller_shard(examples)),)
     if growth.entry.quantity:
         remedy = "give a larger mostChange"
-        # Of what one look adds, half an example is enough for a shard of one example.
+        # With shards of one example, it is enough if a look adds half an example, which is rounded up to a shard.
         if growth.looks is None or batch.initial * (float(growth.looks.most_change) - 1) >= 0.5:
             remedy = "give a larger mostChange, or a smaller batch.shard"
         given = f"{never}, since a look may not change the batch by a whole shard"
@@ -138,7 +138,7 @@ def gain_idle(job: FinishedPlan) -> Faults:
 
 
 def smaller_shard(examples: int) -> str:
-    """Return the remedy for what compares shards if an update of so many examples is a single one."""
+    """Return the remedy for a rule that compares shards if an update of `examples` examples is a single shard."""
     if examples == 1:
         return "give more workload.examples: a single one cannot be divided into shards"
     return f"give a batch.shard below {examples:,}"

@@ -1,7 +1,7 @@
 """Whether a training can go on with other settings: only if every update that is done would be the same with them.
 
-The settings themselves are not compared, but the updates that follow from them: a Cosine schedule over 30 epochs is
-another one over 40, unless both had `epochs: 30` written in it, or no epoch is over yet.
+`what_differs` compares the updates that follow from the settings, not the settings: over 30 epochs a Cosine schedule
+differs from one over 40, unless both have `epochs: 30` written in them, or no epoch is over yet.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,13 +56,13 @@ def _measures(spec: JobSpec) -> bool:
 
 
 def _without_plan(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mathematics without what acts through the plan; the size of a shard acts in every update."""
+    """Return the mathematics without what acts through the plan; the shard stays, since it acts in every update."""
     rest = {name: value for name, value in part.items() if name not in PLANNED}
     return {**rest, "batch.shard": part.get("batch", {}).get("shard")}
 
 
 def _at_the_end(earlier: JobSpec, spec: JobSpec, there: Plan, here: Plan, position: Position) -> str:
-    """Return what the end of the earlier plan has decided, which is not the end of the new one; "" if nothing."""
+    """Return what would have been different because the two plans end at different epochs; "" if nothing."""
     if (position.epoch, position.offset) > (here.epochs, 0):
         return f"{position.epoch} epochs are done, and spec.epochs is {here.epochs}"
     if spec.evaluation.stop_early is not None:
@@ -96,7 +96,7 @@ def _in_between(there: Plan, here: Plan, position: Position) -> str:
 
 
 def _of_waiting(spec: JobSpec, there: Plan, here: Plan, position: Position) -> str:
-    """Return the first update whose gradient is computed already, of other examples than here; "" if there is none."""
+    """Return the first update whose gradient is computed already and whose examples differ; "" if there is none."""
     at = position
     for _ in range(spec.exchange.entry.waiting(spec.exchange.settings)):
         if there.is_done(at) and here.is_done(at):
@@ -111,7 +111,7 @@ def _of_waiting(spec: JobSpec, there: Plan, here: Plan, position: Position) -> s
 
 
 def _stretches(there: Plan, here: Plan, position: Position) -> Iterator[Position]:
-    """Yield the positions until `position` that suffice to compare two plans as far as they have been the same."""
+    """Yield enough positions until `position` to compare two plans, if the caller stops at the first difference."""
     epochs = Epochs(there.examples_per_epoch, there.epochs)
     warm_until = max((warmup.updates for warmup in (there.warmup, here.warmup) if warmup is not None), default=0)
     at = Position()

@@ -16,9 +16,9 @@ RULES_BROKEN = "rules_broken"
 class Rule:
     """A condition on the fields of one model, in Python and in CEL side by side.
 
-    `field` is the path, below the model, of the field that messages name ("" is the model itself), and `remedy` what
-    would do instead. `holds` is the condition in Python, which pydantic checks. `cel` is the same condition for the API
-    server, or None if CEL cannot express it. The corpus in tests/corpus is held against both, so they cannot drift
+    `field` is the path, below the model, of the field that messages name ("" is the model itself), and `remedy` says
+    what to give instead. `holds` is the condition in Python, which pydantic checks. `cel` is the same condition for the
+    API server, or None if CEL cannot express it. Tests hold both to the corpus in tests/corpus, so they cannot drift
     apart.
     """
 
@@ -213,7 +213,7 @@ Schema = dict[str, Any]
 
 
 def structural_schema(model: type[BaseModel]) -> Schema:
-    """Return the model as a structural schema without references. Raises TypeError if the model has unions."""
+    """Return the model as a structural schema without references. Raises TypeError for a union other than with None."""
     schema = model.model_json_schema(by_alias=True)
     return _convert(schema, schema.get("$defs", {}))
 

@@ -58,7 +58,7 @@ def roundest(low: int, high: int) -> int:
     """Return the number in [low, high], 1 <= low <= high, with the most trailing zero bits."""
     if low == high:
         return low
-    kept = (low - 1 ^ high).bit_length() - 1  # below this bit, a multiple of 2^kept lies in (low - 1, high]
+    kept = (low - 1 ^ high).bit_length() - 1  # the highest bit that differs, so a multiple of 2^kept is in [low, high]
     return high >> kept << kept
 
 

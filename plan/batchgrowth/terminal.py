@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 CLOSED_PIPE = 141
-"""The exit code if nobody reads the output any more, as of a program that SIGPIPE ends: `batchgrowth plan … | head`."""
+"""The exit code if nobody reads the output any more, as if SIGPIPE had ended it: `batchgrowth plan … | head`."""
 NOT_WRITTEN = 1
 """The exit code if the output cannot be written."""
 INTERRUPTED = 130
@@ -42,12 +42,12 @@ def say(text: str, *, end: str = "\n", err: bool = False) -> None:
 
 
 def on_stderr(line: str) -> None:
-    """Print a line beside the output of a command."""
+    """Print a line to standard error, apart from the output of a command."""
     say(line, err=True)
 
 
 def first_and_last(items: Sequence[_T]) -> tuple[Sequence[_T], int, Sequence[_T]]:
-    """Return the items with which a table of at most MOST_ROWS begins and ends, and how many it hides in between."""
+    """Return the first items of a table of at most MOST_ROWS items, how many it then hides, and its last items."""
     hidden = len(items) - MOST_ROWS
     if hidden <= 0:
         return items, 0, ()
@@ -69,15 +69,15 @@ def plainly(error: UnicodeError) -> tuple[str, int]:
 
 
 def open_what_is_closed() -> None:
-    """Let standard input, output and error lead nowhere where whoever started this process has closed them.
+    """Open standard input, output and error on the null device if the parent process has closed them.
 
-    The next file to be opened would otherwise get the number of one, and what a library prints would go into it.
+    The next file to be opened would otherwise get one of their numbers, and what a library prints would go into it.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)
         except OSError:
-            # It gets the lowest free number, which is this one. The programs that this process starts have it too.
+            # open() takes the lowest free number, which is this one. Programs that this process starts inherit it.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
@@ -92,7 +92,7 @@ def print_plainly() -> None:
 
 
 def forget_an_unknown_size() -> None:
-    """Remove COLUMNS and LINES if they are 0, as a terminal sets them that does not know its size.
+    """Remove the variables COLUMNS and LINES if they are 0, as from a terminal that does not know its size.
 
     rich would print nothing in 0 columns.
     """
@@ -137,7 +137,7 @@ def run_command(command: Callable[[], object]) -> NoReturn:
 
 
 def _give_up(stream: TextIO) -> None:
-    """Let Python's own flush at its end write what is left in the stream to nowhere."""
+    """Redirect the stream to the null device, so that Python's own flush at its end cannot fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

@@ -29,7 +29,7 @@ UserId = Annotated[int, Field(ge=0, le=LARGEST_INT32)]
 
 _QUALIFIED = re.compile(QUALIFIED_NAME)
 OWN_DOMAINS = ("batchgrowth.dev/", "dask.org/")
-"""What the labels and annotations begin with by which the two operators know their pods."""
+"""Prefixes of the labels and annotations by which the two operators know their pods."""
 MANAGED_BY = "app.kubernetes.io/managed-by"
 AFFINITIES = ("nodeAffinity", "podAffinity", "podAntiAffinity")
 OF_METADATA = ("labels", "annotations")
@@ -38,7 +38,7 @@ OF_CONTAINERS = ("env", "volumeMounts")
 
 
 def qualified(field: str) -> Rule:
-    """Return the rule that the keys of a map are such as the API server takes for labels and annotations."""
+    """Return the rule that a map's keys have the form that the API server accepts for labels and annotations."""
     return Rule(
         field,
         "give keys of at most 63 letters, digits, dashes, dots and underscores, beginning and ending with a letter or "

@@ -124,7 +124,8 @@ class Restarts(Model):
 LONGEST_JOB_NAME = 44
 """The most characters of a job's name.
 
-A DaskCluster's name may have 53 (63 less "-scheduler"), and our own children append up to 9.
+A DaskCluster, which has the job's name, may have 53 (63 less "-scheduler"). Our own children append up to 16
+(names.py), which stays below 63.
 """
 GENERATED_CHARACTERS = 5
 """How many characters an API server appends to `metadata.generateName`."""
@@ -176,7 +177,7 @@ class Metadata(Model):
         return given | {"name": start.rstrip("-") if valid else "invalid"}  # one fault is enough
 
 
-# What a job with an inexact exchange cannot have, since its gradients are not those of the weights that they move.
+# A job with an inexact exchange cannot have these, since its gradients are not those of the weights that they move.
 _MEASURED = [name for name, entry in GROWTH.items() if entry.quantity]
 _GAINING = [name for name, entry in LEARNING_RATES.items() if entry.gain]
 _COMPARING = [name for name, entry in OPTIMIZERS.items() if entry.compares_gradients]

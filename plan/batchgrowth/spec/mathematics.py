@@ -32,7 +32,7 @@ MATHEMATICS = (
 """Paths below spec that are immutable once a job has started; manifest/crd.py makes transition rules of them.
 
 Only `epochs` may grow: a longer training goes on if each update that is done would have been the same.
-What is immutable for some jobs only is added there and in `mathematics`, such as the settings of an inexact exchange.
+crd.py and `mathematics` add what is immutable for some jobs only, such as the settings of an inexact exchange.
 """
 UNWRITTEN: dict[str, str | bool | None] = {
     "precision": "Float32",
@@ -42,7 +42,7 @@ UNWRITTEN: dict[str, str | bool | None] = {
     "evaluation.stopEarly": None,
     "initialWeights": None,
 }
-"""Defaults that no stored job and no checkpoint spells out: versions without the field would refuse them."""
+"""Defaults that stored jobs and checkpoints leave out: versions without the field would refuse them."""
 
 _DEFAULT_LOOKS = Looks().model_dump(mode="json", by_alias=True, exclude_none=True)
 
@@ -66,7 +66,7 @@ def mathematics(spec: JobSpec) -> dict[str, object]:
             for parent in parents:
                 into = into.setdefault(parent, {})
             into[name] = source[name]
-    part["batch"]["shard"] = spec.shard  # also if it is not written: whoever writes the default has the same job
+    part["batch"]["shard"] = spec.shard  # written or not: a job that writes the default is the same
     if spec.initial_weights is not None:
         del part["initialWeights"]["path"]  # the digest says which weights they are, wherever they lie
     if spec.evaluation.stop_early is not None:
@@ -98,7 +98,7 @@ def _with_looks(part: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _differing(there: Any, here: Any, node: Schema, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the path and both values of each field that differs, of a field of fields only those that do."""
+    """Yield the path and both values of each field that differs; two maps are compared field by field."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         fields = node.get("properties", {})
         for name in sorted(there.keys() | here.keys()):

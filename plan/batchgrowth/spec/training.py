@@ -370,6 +370,6 @@ class Workload(Model):
             "arguments",
             "give argument names that are Python names: letters, digits and underscores, no digit first",
             lambda w: all(ARGUMENT_NAME.fullmatch(name) for name in w.arguments),
-            None,  # the cost of a regular expression over keys of unknown length is too high an estimate for CEL
+            None,  # CEL estimates too high a cost for a regular expression over keys of unknown length
         ),
     )

@@ -1,6 +1,6 @@
 """How many workers a batch gets, what their pods are, and how they exchange.
 
-Of the fields of `Workers`, only `threads` changes the weights.
+Of the fields of `Workers`, only `threads` changes the weights, and `examplesPerWorker` if batch.shard is left out.
 """
 
 import json
@@ -162,5 +162,5 @@ class Workers(Model):
     )
 
     def desired(self, batch_size: int, maximum: int | None = None) -> int:
-        """Return batch_size // examplesPerWorker, clamped to minimum and maximum; `maximum` replaces its own."""
+        """Return batch_size // examplesPerWorker, clamped to minimum and maximum; an argument replaces this maximum."""
         return min(max(batch_size // self.examples_per_worker, self.minimum), maximum or self.maximum)
