@@ -1,5 +1,5 @@
-"""Train as a scikit-learn estimator does: DaskClassifier and DaskRegressor, on the plan, loop and bits of a manifest.
+"""The scikit-learn estimators DaskClassifier and DaskRegressor, which train with a manifest's plan, loop and bits.
 
 `estimator` has the classes; `job` has their nested parameters, and makes a job of all parameters; `examples` makes a
-training set of what `fit` gets, and `workload` a workload of both; `fitting` trains it.
+training set of what `fit` gets, and `workload` a workload of module, loss and training set; `fitting` trains it.
 """

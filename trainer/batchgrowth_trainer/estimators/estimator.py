@@ -47,7 +47,7 @@ _SHARED = ("cluster", "callbacks")
 """The parameters that a clone shares: they stand for processes, files and connections."""
 _ORDERS = ("auto", "given", "sorted")
 _INDICES = (torch.int64, torch.uint8)
-"""The types of the numbers of classes that torch's losses take."""
+"""The dtypes that torch's losses take for the numbers of classes."""
 _LARGEST_SEED = 2**31 - 1
 
 
@@ -109,8 +109,8 @@ class _Estimator(TakesData, NestedParameters):
 
         y are the labels for a classifier, numbers or strings, shape (N,), and for a regressor numbers, shape (N,) or
         (N, targets); X may also be a Dataset, which has both. `validation` is (X, y) or a Dataset, on which the loss
-        and `metrics` are computed after each epoch. Nothing changes if the last fit has reached the end that `spec`
-        sets, or was ended early.
+        and `metrics` are computed after each epoch. With `warm_start`, nothing changes if the last fit has reached the
+        end that `spec` sets, or was ended early.
         Raises ValueError for parameters and data with faults, WorkloadError for code with faults.
         """
         goes_on = self.warm_start and hasattr(self, "module_")
@@ -194,7 +194,7 @@ class _Estimator(TakesData, NestedParameters):
         self.batch_size_ = last["batch_size"]
         self.n_workers_ = last["n_workers"]
         self.weights_sha256_ = fitted.summary["weightsSha256"]
-        # `partial_fit` counts itself when this is done; a `fit` is none of its calls.
+        # `partial_fit` adds its own call after this; a `fit` does not count as a call.
         calls = self.meta_["partial_fit__calls"] if goes_on else 0
         self.meta_ = {
             "n_updates": fitted.saved.snapshot.position.update,
@@ -234,7 +234,7 @@ class _Estimator(TakesData, NestedParameters):
             sizes["n_features_in"] = self.n_features_in_
         return sizes
 
-    # What a classifier and a regressor do otherwise.
+    # A classifier and a regressor differ in these.
 
     def _loss(self) -> Any:
         raise NotImplementedError
@@ -250,8 +250,8 @@ class _Estimator(TakesData, NestedParameters):
     def _outputs(self, X: Any) -> np.ndarray:
         """Return the module's outputs in eval mode, float32, shape (N, …).
 
-        The module always gets `grads_per_worker` examples at once, the last ones filled up: kernels round differently
-        for other numbers, so an example's output would depend on which others come with it.
+        The module always gets `grads_per_worker` examples at once, and the last batch is filled up: kernels round
+        differently for other batch sizes, so an example's output would depend on how many others come with it.
         """
         inputs = self._inputs(X)
         count = len(inputs)  # type: ignore[arg-type]
@@ -273,7 +273,7 @@ class _Estimator(TakesData, NestedParameters):
         return torch.cat(parts).numpy()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled: the module on the CPU, and no cluster, which is a connection of this process."""
+        """Return what is pickled: the module on the CPU, and the cluster only if it is an address, no connection."""
         state: dict[str, Any] = super().__getstate__()
         module = state.get("module_")
         if isinstance(module, nn.Module):
@@ -302,12 +302,13 @@ class DaskClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     """A neural network that classifies, trained with a batch that may grow, by workers that change nothing but speed.
 
     `module` is a class derived from torch.nn.Module, or an object of one; `module__NAME` are its arguments. A module
-    with parameters named n_features_in and n_outputs gets the numbers of features and classes. By default it is one
-    linear layer. The parameters of AdaDamp's estimators have AdaDamp's names: docs/estimators.md lists them all.
+    with parameters named n_features_in and n_outputs gets the number of features, and of classes (1 for a binary loss).
+    By default it is one linear layer. The parameters of AdaDamp's estimators have AdaDamp's names: docs/estimators.md
+    lists them all.
     """
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Train for one epoch more; the first call also begins. `classes` are all the labels that any call will have.
+        """Train for one epoch, going on from the last fit if there was one. `classes` has every label of any call.
 
         The same data in k calls leave the weights of one `fit` with max_epochs=k. Raises what `fit` raises.
         """
@@ -369,7 +370,7 @@ class DaskClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         if reset:
             self._set_classes(labels)
         encoded(labels, self.classes_)  # refuses other labels
-        # Targets that are the numbers of their classes already go to the loss as they are, which spares a look-up each.
+        # If the targets are the numbers of their classes, the loss gets them as they are, which saves look-ups.
         _, target = fetch(dataset, torch.tensor([0], dtype=torch.int64))
         is_index = isinstance(target, Tensor) and target.dtype in _INDICES
         if is_index and np.array_equal(self.classes_, np.arange(len(self.classes_))):
@@ -394,7 +395,7 @@ class DaskRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
     """
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Train for one epoch more; the first call also begins.
+        """Train for one epoch, going on from the last fit if there was one.
 
         The same data in k calls leave the weights of one `fit` with max_epochs=k. Raises what `fit` raises.
         """
@@ -444,7 +445,7 @@ class DaskRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
 
 
 def _probabilities(outputs: np.ndarray, loss: Any) -> np.ndarray:
-    """Return what the outputs of a module trained with this loss say of each class, shape (N, classes)."""
+    """Return the probability of each class by the outputs of a module trained with this loss, shape (N, classes)."""
     if outputs.ndim == 1 or outputs.shape[1] == 1:
         second = outputs.reshape(-1)
         if not _is_of(loss, nn.BCELoss):

@@ -1,7 +1,7 @@
 """The training set of a fit: `TakesData` makes it of the X, y and sample_weight that `fit` was given.
 
 A fit's tensors reach workers of this machine in a file of the fit's own folder, which they map into memory, and other
-workers inside the function that makes the workload: once for a fit in both cases, not once for an epoch.
+workers inside the function that makes the workload: in both cases once per fit, not once per epoch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +50,7 @@ class InMemory:
         return self._length
 
     def travel(self, how: str, folder: Path, name: str) -> None:
-        """Travel so from now on; a file goes into the folder."""
+        """Travel by `how` from now on; a "file" is written into the folder."""
         self.travels = how
         if how == "file":
             assert self._tensors is not None
@@ -70,7 +70,7 @@ class InMemory:
         return state
 
     def dataset(self) -> Dataset:
-        """Return the rows as a data set."""
+        """Return the rows as a data set; if they did not travel, one whose examples raise DataError."""
         tensors = self._tensors
         if tensors is None and self._path and Path(self._path).is_file():
             tensors = tuple(torch.load(self._path, mmap=True, weights_only=True))
@@ -246,8 +246,8 @@ def arranged(
     Whole-number weights are repetitions of their examples, unless they would make the set more than MOST_REPEATED times
     as long. Other weights are scaled to a mean of 1. All are above 0.
 
-    With the order "given", the examples stay in theirs, with "sorted" in one that does not depend on it, and with
-    "auto" they are sorted if one of them repeats: so a weight of 2 does the same as the example given twice, anywhere.
+    With the order "given", the examples keep their order; with "sorted", they get one that does not depend on it; with
+    "auto", they are sorted if one of them repeats: so a weight of 2 does the same as the example given twice, anywhere.
     """
     rows = np.arange(len(target))
     scaled = None
@@ -296,7 +296,7 @@ def _factors(count: int) -> np.ndarray:
 def labels_in(dataset: Any) -> np.ndarray:
     """Return the targets of a data set, shape (N,): of a TensorDataset or of `targets` at once, else one by one.
 
-    `targets` are not what the examples have if the data set has a `target_transform`.
+    If the data set has a `target_transform`, `targets` are not the targets of its examples.
     """
     if isinstance(dataset, TensorDataset):
         return dataset.tensors[-1].numpy()
@@ -310,7 +310,7 @@ def labels_in(dataset: Any) -> np.ndarray:
 
 
 class TakesData:
-    """What an estimator does with the X, y and sample_weight that its user gives; `fit` keeps what they decide."""
+    """Makes examples of a user's X, y and sample_weight; `fit` keeps the features and classes that they decide."""
 
     metrics: Mapping[str, Callable[..., Any]] | None
     order: str
@@ -371,7 +371,7 @@ class TakesData:
         if not reset and array.shape[1] != self.n_features_in_:
             given = f"{array.shape[1]} features were given, and {self.n_features_in_} before"
             raise SpecError([Fault("X", given, "give as many as in the first call")])
-        # It keeps or compares the number of features, and their names, which are in the empty pandas frame `_meta`.
+        # scikit-learn keeps or compares the number and names of features; the empty pandas frame `_meta` has both.
         validate_data(self, X._meta if hasattr(X, "columns") else array, skip_check_array=True, reset=reset)
         return Given(chunked(array, self._target(labels, reset=reset).numpy()))
 
@@ -389,7 +389,7 @@ class TakesData:
         return tensor_of(checked), labels
 
     def _inputs(self, X: Any) -> Tensor | TorchDataset[Any]:
-        """Return what to predict from, checked."""
+        """Return the checked inputs to predict from."""
         check_is_fitted(self, "module_")
         if is_dataset(X):
             return X  # type: ignore[no-any-return]

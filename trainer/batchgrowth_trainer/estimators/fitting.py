@@ -104,8 +104,8 @@ def fit(
 ) -> Fitted | None:
     """Train the job on from `before`, or from the beginning, and return what it leaves; None if no update is left.
 
-    `cluster` is a Dask cluster or the address of one; by default, this process trains if there is work for only one,
-    and else workers of this machine, which are kept for the next fit.
+    `cluster` is a Dask cluster or the address of one; by default, this process trains if there is work for only one
+    worker, and otherwise workers of this machine do, which are kept for the next fit.
 
     The run's files are in a temporary folder, which is removed, or in `folder`. Raises what `batchgrowth_trainer.train`
     raises.
@@ -164,7 +164,7 @@ def fit(
 
 
 def _pickled(recipe: Recipe, entrypoint: str) -> bytes:
-    """Return the pickle of the workload's function. Code of a module that no other process can import travels in it."""
+    """Return the pickle of the workload's function; it has the code of modules that no other process can import."""
     registered = []
     for given in (recipe.module, recipe.loss, *recipe.metrics.values()):
         kind = given if hasattr(given, "__qualname__") else type(given)
@@ -175,14 +175,14 @@ def _pickled(recipe: Recipe, entrypoint: str) -> bytes:
     try:
         return pickled(recipe.workload, entrypoint, {}, _LARGEST_PICKLE_BYTES)
     finally:
-        # A set, since to unregister a module twice is an error of cloudpickle's.
+        # A set, since cloudpickle raises if a module is unregistered twice.
         for home in set(registered):
             cloudpickle.unregister_pickle_by_value(home)
 
 
 def is_alone(job: BatchGrowthJob, plan: Plan) -> bool:
-    """Return whether this process trains: it may start no others, as a worker of Dask, or there is work for only one,
-    as no stage has two workers, and no look can begin one.
+    """Return whether this process trains an AllReduce job by itself: because it may start no processes, as a Dask
+    worker may not, or because no stage has two workers and no look can begin such a stage.
     """
     if job.spec.exchange.type != "AllReduce":
         return False
@@ -200,9 +200,10 @@ def in_this_process(job: BatchGrowthJob) -> BatchGrowthJob:
 
 
 def _position_from(course: Course, before: Position) -> Position:
-    """Return where the course goes on after the epochs of `before`: there, if its plan has led there.
+    """Return the position from which the course goes on: `before`, if the course's plan passes through it, else the
+    position after as many epochs.
 
-    Raises SpecError if a measured growth has not led there.
+    Raises SpecError if a measured growth's plan does not pass through `before`.
     """
     plan = course.plan
     if before.update <= plan.updates and plan.position_at(before.update) == before:

@@ -54,7 +54,7 @@ class NestedParameters(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return params | dict(sorted(self._nested.items()))
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters, the nested ones too, and return self. Raises ValueError for a name that is none."""
+        """Set parameters, the nested ones too, and return self. Raises ValueError for an unknown name."""
         own = self._get_param_names()
         for name in params:
             if name not in own and name not in self._nested and _NESTED.fullmatch(name) is None:
@@ -103,9 +103,9 @@ _OWN = {
     torch.optim.Adam: ("Adam", {"betas": "betas", "eps": "epsilon", "weight_decay": "weight_decay"}),
     torch.optim.AdamW: ("AdamW", {"betas": "betas", "eps": "epsilon", "weight_decay": "weight_decay"}),
 }  # fmt: skip
-"""Torch's optimizers that a manifest has by name, which is faster, and their arguments that it has; bits are equal."""
+"""Torch's optimizers that a manifest has by name, with the arguments that it has: faster, with the same bits."""
 _RATE = 1e-3
-"""The learning rate of an optimizer of the registry that is given none."""
+"""The learning rate of an optimizer that is given by name, without `optimizer__lr`."""
 
 
 def optimizer_of(optimizer: Any, settings: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
@@ -177,8 +177,8 @@ def job_with(
 ) -> BatchGrowthJob:
     """Return the job that the parameters describe, for a training set of so many examples.
 
-    The fields of the parameter `spec` come before the other parameters, and a type that it chooses replaces theirs with
-    its settings. Raises SpecError with every fault, each with the name of its parameter.
+    Fields in the parameter `spec` override the other parameters, and a type chosen there replaces theirs, with its
+    settings. Raises SpecError with every fault, each with the name of its parameter.
     """
     damper = damper_of(estimator.batch_size, estimator.nested("batch_size"))
     optimizer, rate = optimizer_of(estimator.optimizer, estimator.nested("optimizer"))

@@ -114,7 +114,7 @@ def initialize_lazy(model: nn.Module, inputs: Any) -> None:
 
 
 def _check_arguments(parameter: str, function: Any, settings: Mapping[str, Any]) -> None:
-    """Raise SpecError if the function or class that is this parameter takes no argument of one of these names."""
+    """Raise SpecError if `function`, given as `parameter`, does not take an argument of each name in `settings`."""
     takes = _parameters_of(function)
     for name in settings:
         if takes is not None and name not in takes:
@@ -143,7 +143,7 @@ def _name_of(function: Any) -> str:
 
 
 class _PerExample:
-    """Lets a loss module return one loss per example, shape (N,): before the class of the loss in its bases."""
+    """Lets a loss module return one loss per example, shape (N,), as a base that comes before the loss's class."""
 
     def forward(self, output: Any, target: Any) -> Tensor:
         losses: Tensor = super().forward(*aligned(output, target))  # type: ignore[misc]
@@ -226,7 +226,7 @@ def per_example(loss: Any, settings: Mapping[str, Any]) -> Callable[[Any, Any], 
 def accuracy(output: Tensor, target: Tensor, threshold: float = 0.0) -> Tensor:
     """Return 1.0 for each example whose class is the target's, else 0.0, from (N, C) scores, (N, 1) or (N,).
 
-    One score per example is of the second class if it is above the threshold.
+    A single score per example means the second class if it is above the threshold.
     """
     if output.ndim == 1 or output.shape[1] == 1:
         return ((output.reshape(-1) > threshold) == target.reshape(-1).bool()).to(torch.float32)
@@ -234,5 +234,5 @@ def accuracy(output: Tensor, target: Tensor, threshold: float = 0.0) -> Tensor:
 
 
 def accuracy_of_probabilities(output: Tensor, target: Tensor) -> Tensor:
-    """Return what `accuracy` does, of outputs that are probabilities of the second class."""
+    """Return the accuracy, as `accuracy` does, if outputs are probabilities of the second class."""
     return accuracy(output, target, threshold=0.5)

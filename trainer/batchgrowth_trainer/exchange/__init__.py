@@ -1,1 +1,1 @@
-"""How members exchange gradients and weights: connections, groups, the all-reduce, and one strategy per exchange."""
+"""How members exchange gradients and weights: connections, groups, a strategy per exchange, and spot checks."""

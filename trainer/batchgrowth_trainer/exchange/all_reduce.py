@@ -31,7 +31,7 @@ from batchgrowth_trainer.replica.replica import ComputeShard
 # --- The sum over all members ---
 
 SHORT_BYTES = 64 << 10
-"""Rows of at most so many bytes are sent whole: for them a second round trip costs more than the bytes it saves."""
+"""Size in bytes up to which rows are sent whole: a second round trip would cost more than the bytes it saves."""
 EMPTY = slice(0, 0)
 Quantize = Callable[[Tensor], None]
 """Rounds the sum of a node in place."""
@@ -56,7 +56,7 @@ def spans_of(length: int, slices: int, block: int = 1) -> list[slice]:
 
 @lru_cache(maxsize=256)
 def lay_out_grid(shards: int, grid: Grid) -> tuple[tuple[Layout, ...], Layout]:
-    """Return two layouts: within each row of the grid, and across its rows."""
+    """Return the layout within each row of the grid, and the one layout across its rows."""
     runs = lay_out(shards, grid.size).runs
     rows = tuple(lay_out_runs(shards, runs[row.start : row.stop]) for row in grid.rows)
     return rows, lay_out_runs(shards, [(runs[row[0]][0], runs[row[-1]][1]) for row in grid.rows])
@@ -183,7 +183,10 @@ class Reduction:
         return Reduced(room, waited if length_of(own) else spreading)
 
     def reduce_scatter(self, mine: Sequence[Tensor], shards: int, spans: Sequence[slice], like: Tensor) -> Reduced:
-        """Return the total of this member's slice; `spans` has the slice of each rank. All members are connected."""
+        """Return the total of this member's slice; `spans` has the slice of each rank. All members are connected.
+
+        Overwrites `mine`. `like` has the shape, dtype and device of a row. Raises PeerLost.
+        """
         size = self._group.size
         sums, waited = self._own_sums(range(size), spans, mine, lay_out(shards, size), like)
         return Reduced(sums[0] if sums else like[spans[self._group.rank]], waited)
@@ -211,9 +214,7 @@ class Reduction:
         return add_parts(rows, layout, self._quantize), waited
 
     def _spread(self, ranks: Sequence[int], spans: Sequence[slice], total: Tensor) -> float:
-        """Exchange slices of `total`: send this member's slice, receive the other members' slices, and return the
-        seconds.
-        """
+        """Send this member's slice of `total`, receive the other members' slices, and return the seconds this took."""
         own = spans[ranks.index(self._group.rank)]
         outgoing = {}
         if length_of(own):
@@ -247,7 +248,7 @@ class Reduction:
         return rows, waited
 
     def _swap(self, outgoing: dict[int, Tensor], incoming: dict[int, Tensor], length: int = 0) -> float:
-        """Send the packed rows and fill `incoming` with the peers' rows; return the seconds."""
+        """Send the packed rows and fill `incoming` with the peers' rows; return the seconds this took."""
         began = time.perf_counter()
         if self._coding is None:
             self._group.swap(outgoing, incoming)
@@ -411,7 +412,7 @@ class AllReduce:
                 self._write_timing(partials)
             computed = time.perf_counter()
             waited = bucket_sums.wait()
-        if stream.is_wrong:  # so no other member completes the rest, nor takes the step
+        if stream.is_wrong:  # without this member no other one completes the rest or takes the step
             raise PeerLost("a gradient was sent before it was final; the next ones are sent later")
         waited += self._reduce_rest([node.row for node in partials], step.shards)
         return partials, computed, min(waited, time.perf_counter() - computed)

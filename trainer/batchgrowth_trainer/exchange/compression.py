@@ -16,9 +16,9 @@ from batchgrowth_trainer.replica.flat import Partial
 from batchgrowth_trainer.replica.replica import Replica
 
 BLOCK = 1024
-"""The numbers that share a scale."""
+"""Number of consecutive elements that share a scale."""
 _LARGEST = 127
-_MEASURE_SECONDS = 1.0  # between two nodes whose rounding is measured, which takes half as long as rounding
+_MEASURE_SECONDS = 1.0  # between two nodes whose rounding is measured; measuring takes half as long as rounding
 
 
 class Compression:
@@ -76,7 +76,7 @@ class Coding(Protocol):
         """Return quantized numbers as bytes, of shape (size(n),)."""
 
     def unpack(self, packed: Tensor, vector: Tensor) -> None:
-        """Write the numbers that were packed into `vector`."""
+        """Unpack the numbers of `packed` into `vector`, float32 of shape (n,)."""
 
     def size(self, length: int) -> int:
         """Return the bytes of `length` numbers."""
@@ -108,7 +108,7 @@ class BFloat16:
 class Int8:
     """The coding of numbers as whole numbers from -127 to 127, times a power of two for each block of 1,024.
 
-    It is a power of two so that a quantized block has the same numbers when it is packed, unpacked and packed again.
+    The scale is a power of two so that a quantized block stays the same when it is packed, unpacked and packed again.
     """
 
     width = 1 + 4 / BLOCK
@@ -143,7 +143,7 @@ class Int8:
         blocks = _in_blocks(vector)
         largest = blocks.abs().amax(dim=1)
         parts, exponents = torch.frexp(largest / _LARGEST)
-        scales = torch.ldexp(torch.ones_like(largest), exponents - (parts == 0.5).int())  # the power of two not below
+        scales = torch.ldexp(torch.ones_like(largest), exponents - (parts == 0.5).int())  # rounded up to a power of two
         # Among the smallest floats the quotient may be rounded down, to a scale with which the largest needs nine bits.
         scales = torch.where(scales * _LARGEST < largest, 2 * scales, scales)
         scales = torch.where(torch.isfinite(largest), scales, largest)

@@ -140,12 +140,12 @@ def assign_ranks(
 
 # How members of a generation connect: each dials its peers of lower rank, and its listener accepts those of higher.
 # Every connection begins with the generation's token and the rank of the member that dials; the driver sends the token
-# to members alone. A thread of its own greets each connection, since a stranger may connect and stay silent; from then
-# on only the thread that trains uses it.
+# to members alone. A thread of its own greets each connection, since a stranger may connect and stay silent; after the
+# greeting, only the thread that trains uses the connection.
 
 _RANK_BYTES = 4
 _POLL_SECONDS = 0.1  # between two checks that the generation is not over
-_GREETING_SHARE = 0.3  # of the time for forming, which one connection may take for its handshake, token and rank
+_GREETING_SHARE = 0.3  # of the time for forming; one connection's handshake, token and rank may take that long
 _MOST_GREETED = 64  # connections at once
 _BACKLOG = 1024
 
@@ -155,8 +155,8 @@ class Encryption:
     """A member's TLS contexts with the job's certificate: one for accepting connections, one for dialling.
 
     If not `is_kept`, TLS only carries the greeting, which proves both ends, and the connection goes on in plain TCP:
-    nobody but root can read or change what travels inside one machine. The greeting then also has the rank that is
-    dialled: whoever listens where a dead member did, and relays the greeting to a living one, stays outside.
+    nobody but root can read or change bytes that travel inside one machine. The greeting then also has the rank that is
+    dialled: a process that listens at a dead member's port and relays the greeting to a living member stays outside.
     """
 
     greets: ssl.SSLContext
@@ -164,7 +164,7 @@ class Encryption:
     is_kept: bool = True
 
     def __post_init__(self) -> None:
-        # A ticket that is never read would make closing lose what was sent last.
+        # If the peer has not read a session ticket, closing loses the bytes that were sent last.
         self.greets.num_tickets = 0
 
 
@@ -187,7 +187,7 @@ class Listener:
         return self._server.fileno()
 
     def accept(self) -> socket.socket | None:
-        """Return the next connection; None if there is none. Raises OSError, as `fileno` does."""
+        """Return the next connection; None if there is none. Raises ConnectionError once closed, or another OSError."""
         try:
             return self._server.accept()[0]
         except (BlockingIOError, ConnectionError):
@@ -210,7 +210,7 @@ def connect_all(
 ) -> dict[int, socket.socket]:
     """Return a connection to every peer of this assignment, by rank.
 
-    Raises OSError if one does not connect within `seconds`, and as soon as `is_over()`.
+    Raises OSError if a peer does not connect within `seconds`, and as soon as `is_over()` is true.
     """
     with _Forming(assignment, encryption, seconds) as forming:
         return forming.connected(listener, is_over)

@@ -27,7 +27,7 @@ _ROWS = "pending.rows"
 _COUNT = "pending.count"
 
 _Sum = tuple[list[Partial], Future[Tensor]]
-"""A member's sums of an update, and the total of all members' that a thread adds up."""
+"""A member's sums of an update, and the future of the total over all members, which a thread adds up."""
 
 
 class Delayed:
@@ -86,7 +86,7 @@ class Delayed:
                     partials = replica.partials(step, self._run_of(step), stop=stop, runs=self._run_of)
                 rows = [node.row for node in partials]
                 under_way.append((partials, adding.submit(self._added, rows, step.shards)))
-            # With more sums than the job's delay, the oldest one is that of the update that is due.
+            # With more sums than the job's delay, the oldest one belongs to the update that is due.
             if step is None or len(pending) + len(under_way) > pending.most:
                 if not pending:
                     self._wait_for(under_way.popleft(), pending)

@@ -56,7 +56,7 @@ class BoundedStaleness:
         self._next = 0
         self._under_way: dict[int, _Begun] = {}
         self.staleness: list[int] = []
-        """Of each gradient, in the order of their pushes."""
+        """The staleness of each gradient, in the order of the pushes."""
 
     @property
     def is_over(self) -> bool:
@@ -145,7 +145,10 @@ class Downpour:
         return whole[0].row
 
     def _work(self, steps: Sequence[Step]) -> Tensor:
-        """Compute the updates that the server assigns; return the round's end. Raises PeerLost and WorkloadError."""
+        """Compute the updates that the server assigns; return the server's figures, as `_lead` does.
+
+        Raises PeerLost and WorkloadError.
+        """
         while True:
             order = torch.empty(2, dtype=torch.int64)
             self._group.swap({}, {0: order})
@@ -161,7 +164,9 @@ class Downpour:
             self._setting.check()
 
     def _lead(self, steps: Sequence[Step], *, stop: bool) -> Tensor:
-        """Make the round's updates with all workers, then send them the round's end and the whole state."""
+        """Make the round's updates with all workers, send them the round's figures and the whole state, and return the
+        figures: whether to stop, the largest and the mean staleness, and each update's sum of losses.
+        """
         bounded = BoundedStaleness(len(steps), self._replica.spec.exchange.settings.maximum_staleness)
         losses = [0.0] * len(steps)
         if self._others:
@@ -185,7 +190,7 @@ class Downpour:
         prepare = partial(prepare_process, self._replica.spec)
         with ThreadPoolExecutor(1, "server", prepare) as thread:
             serving = thread.submit(self._serve, bounded, steps, losses, orders, pushed)
-            # Also if the server fails, or the loop below would wait for an order for ever.
+            # Also if the server fails: otherwise the loop below would wait for an order forever.
             serving.add_done_callback(lambda _: orders.put(_OVER))
             try:
                 while (index := orders.get()) != _OVER:
@@ -238,7 +243,7 @@ class Downpour:
             self._send({rank}, tensor)
 
     def _arrived(self, under_way: set[int], pushed: SimpleQueue[Tensor | None]) -> Iterator[tuple[int, Tensor]]:
-        """Return the gradients that have arrived, each with its rank. Raises PeerLost."""
+        """Yield the gradients that have arrived, each with its rank. Raises PeerLost."""
         for peer in self._group.arrived(under_way - {0}, _TICK_SECONDS):
             self._group.swap({}, {peer: self._row})
             yield peer, self._row

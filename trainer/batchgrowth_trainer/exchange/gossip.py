@@ -1,7 +1,7 @@
 """Gossip: each logical replica averages its weights with the weights of its neighbours in a graph.
 
-logical_replicas.py has the state of each replica, and their rounds; `Gossip.mix` is what neighbours do. Who the
-neighbours are is said by `circles` in batchgrowth/choices/exchanges.py.
+logical_replicas.py has the replicas' states and rounds; `Gossip.mix` averages neighbours' weights. `circles` in
+batchgrowth/choices/exchanges.py chooses the neighbours.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ class Gossip(LogicalReplicas):
         trips = {(number, owners[one]) for one, circle in enumerate(asked) for number in circle}
         outgoing: dict[int, list[Tensor]] = {}
         coming: dict[int, list[int]] = {}
-        # In the same order at both ends, which tells a receiver whose weights a message has.
+        # Both ends sort alike, so a receiver knows whose weights a message has.
         sent = sorted((number, to) for number, to in trips if owners[number] != to)
         for number, to in sent:
             if owners[number] == self.group.rank:

@@ -31,7 +31,10 @@ _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class PeerLost(Exception):
-    """A peer died, left, or did not answer in time; the update under way has not been committed."""
+    """The group cannot go on, because a peer was lost, the generation is over or this member failed.
+
+    The update under way has not been committed.
+    """
 
 
 class Group(Protocol):
@@ -41,7 +44,7 @@ class Group(Protocol):
     size: int
     grid: Grid
     likes_buckets: bool
-    """Whether several swaps, while others compute, are better than one. All members of a group agree."""
+    """Whether several swaps during the backward pass are better than one after it. All members of a group agree."""
     bytes_sent: int
     """The bytes of the tensors that this member has sent."""
 
@@ -87,7 +90,7 @@ class LoneGroup:
 class Mesh:
     """Non-blocking connections to peers, by rank; not thread-safe.
 
-    A member that waits for its peers gives up as soon as `is_over()`.
+    A member that waits for its peers gives up as soon as `is_over()` is true.
     """
 
     def __init__(self, peers: Mapping[int, socket.socket], is_over: Callable[[], bool] = lambda: False) -> None:
@@ -319,8 +322,8 @@ def _peer_errors() -> Iterator[None]:
         raise PeerLost(str(error).partition("\n")[0][:300]) from error
 
 
-# What members learn of each other when their group has formed: where each stands, and the state of the most advanced.
-# Over the connections of the grid alone; in a mesh that is one trip.
+# When their group has formed, members learn where each of them stands, and get the state of the most advanced one. They
+# use only the connections of the grid; in a mesh that is one trip.
 
 
 def swap_with_all(group: Group, mine: Tensor) -> list[Tensor]:

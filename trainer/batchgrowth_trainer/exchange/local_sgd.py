@@ -3,7 +3,7 @@
 A member computes the rounds of its replicas one after another with the one model that it has, each from the state at
 the start of the round. The results are added along the fixed tree over the replicas, so the mean has the same bits for
 any number of members. A row has, in this order: parameters, optimizer and average, the change of the buffers,
-the loss of each update, the squared norm of the change, and 1 where a member requests a stop.
+the loss of each update, the squared norm of the change, and 1 if the member requests a stop.
 """
 
 import time
@@ -57,7 +57,7 @@ class LocalSGD:
         self._free: list[Tensor] = []
 
     def round(self, stop_requested: Callable[[], bool]) -> Round:
-        """Make one round; before the first round, make one update with the sum of all gradients."""
+        """Make one round; before update `after_updates`, make one update with the sum of all gradients instead."""
         replica = self._replica
         if replica.position.update < self._settings.after_updates:
             return self._of_gradients.round(stop_requested)

@@ -188,18 +188,18 @@ def _mean(table: Tensor) -> Tensor:
 
 
 # In a round there are several exchanges, each of a part of the states. Then all members swap all states, so that each
-# has every replica's: a worker may join or leave there, and if one is lost, the others go back to it. How often that is
-# changes no bit.
+# has every replica's: a worker may join or leave at that point, and if one is lost, the others go back to it. No bit
+# depends on the number of exchanges in a round.
 
 _ENOUGH_UPDATES = 1024
-"""Updates after which a round begins no further exchange, since a member keeps only the rows of a few thousand."""
+"""Number of updates after which a round makes no further exchange: a member keeps only a few thousand updates' rows."""
 
 
 class LogicalReplicas(ABC):
     """A strategy in which logical replicas train by themselves and exchange at most `most_exchanges` times a round.
 
-    A subclass makes the exchange in `mix`, and says in `register` if a replica keeps more than its weights, its
-    optimizer's state and its buffers. If it has a centre, `centre` is evaluated, else the mean of the replicas.
+    A subclass makes the exchange in `mix`, and overrides `register` if a replica keeps something other than its
+    weights, its optimizer's state and its buffers. If it has a centre, `centre` is evaluated, else the replicas' mean.
     """
 
     has_centre = False
@@ -240,7 +240,7 @@ class LogicalReplicas(ABC):
         self.centre.copy_(before)
         periods = self._periods()
         updates = sum(len(period) for period in periods)
-        # The sums of the losses, and where a stop is requested.
+        # The sums of the losses, and in the last column the requested stop.
         sums = torch.zeros(self.local.replicas, updates + 1, dtype=torch.float32)
         try:
             made = self._train_and_mix(periods, sums, stop_requested)
@@ -264,7 +264,7 @@ class LogicalReplicas(ABC):
         )
 
     def _periods(self) -> tuple[tuple[Step, ...], ...]:
-        """Return the updates of a round, in groups between two exchanges. An epoch's end ends the round, because an
+        """Return the updates of a round, a group for each exchange. An epoch's end ends the round, because an
         evaluation may be due there.
         """
         every = self.replica.spec.exchange.settings.every_updates

@@ -30,7 +30,7 @@ class ParameterServer:
     """The strategy of ParameterServer."""
 
     def __init__(self, setting: Setting) -> None:
-        """Raise WorkloadError if there are several servers and the optimizer's parameters cannot be divided."""
+        """Raise WorkloadError if the job asks for several servers and its optimizer needs all parameters at once."""
         replica = setting.replica
         group = setting.group
         self._replica = replica
@@ -133,7 +133,7 @@ class ParameterServer:
         for vector in kept:
             spans = self.places
             if len(vector) != length:
-                # A single server follows a vector that has not a number for each parameter.
+                # A state vector that is longer or shorter than the parameters belongs to a single server.
                 spans = [slice(0, len(vector) if length_of(place) == length else 0) for place in self.places]
             self._gather(vector, spans)
 

@@ -29,9 +29,9 @@ from batchgrowth_trainer.user_errors import seen_at
 # --- Who is wrong if answers differ ---
 
 ANSWERS = 3
-"""How often each of several workers computes a shard if their first answers differ."""
+"""Number of times that each of several workers computes a shard if their first answers differ."""
 ANSWERS_ALONE = 5
-"""How often a worker without peers computes a shard if its first two answers differ."""
+"""Number of times that a worker without peers computes a shard if its first two answers differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def verdict_of(answers: Sequence[Sequence[Hashable]]) -> SpotCheckVerdict:
 SHARDS_BETWEEN = 200
 """Shards that the busiest worker computes between two checks. A check costs it one more: half a percent of its time."""
 THE_STATE = "the state"
-"""What differs between members that have other weights, buffers or an other state of the optimizer."""
+"""`Finding.what` if members differ in their weights, their buffers or their optimizer's state."""
 _WHOLE_WORDS = (4, 8)  # bytes of the elements that are summed as 32-bit words
 
 
@@ -91,10 +91,10 @@ Answer = tuple[int, ...]
 class Finding:
     """What a check found after update `update`; all members of a group find the same.
 
-    The members of the ranks `wrong` stand alone. None does if members contradict each other and no majority decides:
-    `answers` then has the answer of each rank, None for a member that is not compared with others.
-    `what` names what differs. Of the checks before this one in which the member took part and that found nothing, the
-    newest was after update `covered`, and the newest that compared it with others after update `compared`.
+    The members of the ranks `wrong` stand alone, or have states of which none is in the majority. If members contradict
+    each other about a shard and no majority decides, `answers` has their answers by rank, and None for every other
+    member. `what` names the part that differs. The member's newest earlier check that found nothing was after update
+    `covered`, and the newest of these that compared it with others after update `compared`.
     """
 
     update: int
@@ -121,9 +121,9 @@ def is_checked(spec: JobSpec) -> bool:
 
 
 def is_check_due(first: Step, last: Step, every: int) -> bool:
-    """Return whether the workers are checked once the updates from `first` to `last` are made, by `checked_every`.
+    """Return whether a check, made once in `every` updates, is due after the updates from `first` to `last`.
 
-    It follows from the positions alone, so all members of a group get the same answer.
+    This follows from the positions alone, so all members of a group get the same answer.
     """
     return first.position.update // every < last.after.update // every
 
@@ -152,7 +152,7 @@ def checked_shard(spec: JobSpec, step: Step) -> int:
 
 
 def answers_of(replica: Replica, step: Step, shard: int, times: int) -> list[Answer]:
-    """Return the answers to one shard, computed so many times with the replica's present weights."""
+    """Return the answers to one shard, computed `times` times with the replica's present weights."""
     answers = []
     for _ in range(times):
         row = replica.computed_aside(step, shard)
@@ -175,7 +175,7 @@ def accusation(wrong: Sequence[str], others: str, what: str, place: str) -> str:
 
 
 def replaced(cause: str, wrong: Sequence[str]) -> str:
-    """Return the accusation with what is done about it."""
+    """Return the accusation `cause`, followed by the clause that the workers `wrong` are replaced."""
     return f"{cause}; {'it is' if len(wrong) == 1 else 'they are'} replaced"
 
 
@@ -191,7 +191,7 @@ def fickle_code(replica: Replica, step: Step, shard: int, what: str) -> Workload
 
 
 def checksum(vector: Tensor) -> int:
-    """Return the sum of the vector's bits, read as whole numbers: each changed bit changes it, on any device."""
+    """Return the sum of the vector's bits, read as whole numbers: one changed bit changes it, on any device."""
     bits = vector.detach().view(-1).view(torch.int32 if vector.element_size() in _WHOLE_WORDS else torch.uint8)
     return int(bits.sum(dtype=torch.int64))
 
@@ -200,7 +200,7 @@ def checksum(vector: Tensor) -> int:
 
 
 class SpotCheck:
-    """The checks of one member, as long as its group; all members of the group make the same ones."""
+    """The checks of one member while its group lasts; all members of the group make the same checks."""
 
     def __init__(self, setting: Setting) -> None:
         self._replica = setting.replica
@@ -208,7 +208,7 @@ class SpotCheck:
         self._watchdog = setting.watchdog
         self._is_on = is_checked(setting.replica.spec)
         self._every: dict[int, int] = {}  # by batch size
-        # Only members of the same arithmetic can be compared: an AVX2 adds in another order than an AVX512.
+        # Only members of the same arithmetic can be compared: AVX2 adds in another order than AVX512.
         self._arithmetic = int(setting.replica.arithmetic.digest[:15] or "0", 16)
 
     def after(self, first: Step, last: Step, *, is_last: bool) -> bool:
@@ -283,7 +283,7 @@ class SpotCheck:
 
 
 def _crews(arithmetics: Sequence[int]) -> list[list[int]]:
-    """Return the ranks that can be compared with each other, by arithmetic; a worker without peers with itself."""
+    """Return groups of ranks with the same arithmetic, which can be compared; a lone member is compared with itself."""
     crews = [[rank for rank, one in enumerate(arithmetics) if one == own] for own in dict.fromkeys(arithmetics)]
     return [crew for crew in crews if len(crew) > 1 or len(arithmetics) == 1]
 

@@ -1,6 +1,6 @@
 """The interface of strategies: what members do between two points at which all of them have the same state.
 
-An exchange of another distribution is tried before the first update: a round is made twice from one state.
+An exchange of another Python distribution is tried before the first update: a round is made twice from one state.
 """
 
 from collections.abc import Callable
@@ -62,14 +62,14 @@ class Strategy(Protocol):
     def round(self, stop_requested: Callable[[], bool]) -> Round:
         """Train by one update or more, from one point at which all members have the same state to the next.
 
-        `stop_requested` is asked once or more: the answer reaches every member as Round.stop. Raises PeerLost, and the
-        errors of a replica; the replica then has the state before.
+        `stop_requested` is called once or more: its answer reaches every member as Round.stop. Raises PeerLost, and the
+        errors of a replica; after an error, the replica has the state from before the round.
         """
         ...
 
 
 def strategy_of(setting: Setting) -> Strategy:
-    """Return the strategy of the job's exchange: what its entry in the registry names, ours or a distribution's."""
+    """Return the strategy that the registry names for the job's exchange: ours, or another distribution's."""
     strategy: Strategy = resolve_name(setting.replica.spec.exchange.entry.strategy)(setting)
     return strategy
 
@@ -90,7 +90,7 @@ _OURS = __name__.partition(".")[0]
 def try_exchange(replica: Replica) -> None:
     """Make a round twice with a strategy that is not ours, in a group of one, and compare the states that it leaves.
 
-    The replica stays as it was. Raises WorkloadError, and what a round raises.
+    A Nondeterministic exchange is not tried. The replica stays as it was. Raises WorkloadError, and a round's errors.
     """
     entry = replica.spec.exchange.entry
     strategy = resolve_name(entry.strategy)
@@ -98,7 +98,7 @@ def try_exchange(replica: Replica) -> None:
         return
     place = f"exchange {entry.name}"
     state = PythonState({place: strategy})
-    with replica.beginning.with_only(()):  # what the workload's code remembers of the round does not count
+    with replica.beginning.with_only(()):  # state that the workload's code keeps from the round does not count
         one, other = (_after_a_round(replica, strategy, place) for _ in range(2))
     changes = state.changes()
     state.restore()

@@ -2,7 +2,7 @@
 
 The gradient is cut into buckets of whole parameters, which depend only on the model. A bucket is final once each of its
 parameters has its gradient in the last shard; then its sums are added along the tree (batchgrowth/shards.py) as all
-others are, so the bits are those of adding whole rows at the end.
+others are, so the bits are the same as if whole rows were added at the end.
 """
 
 from collections import Counter
@@ -17,15 +17,15 @@ from batchgrowth_trainer.replica.flat import FlatParameters, Partial
 from batchgrowth_trainer.replica.replica import ComputeShard, Replica
 
 BUCKET = 1 << 18
-"""The elements that a bucket has at least, 1 MiB; the last one may have fewer."""
+"""Minimum number of elements in a bucket, 1 MiB of float32; a remainder may have fewer."""
 
 Give = Callable[[slice, list[Tensor]], None]
-"""Takes the place of a bucket in the gradient, and its sums, one for each subtree of the run; in the buckets' order."""
+"""A function that is called for each bucket, in order, with its slice of the gradient and its sum in each subtree."""
 
 
 def stream_of(replica: Replica) -> "Stream | None":
     """Return the stream of a job with AllReduce; None if the job has fewer than two buckets, or needs whole rows. All
-    processes get the same answer, because they exchange the same buckets; on a GPU, buckets are given after the
+    processes get the same answer, since they must exchange the same buckets; on a GPU, buckets are given after the
     backward pass.
     """
     spec = replica.spec
@@ -134,7 +134,7 @@ class _LastShard:
     """A member's last shard, whose gradients complete the buckets.
 
     `row` has the shard's own gradients. `lefts` are the sums of the subtrees to its left, from the root on, and `done`
-    the sums of the run's other subtrees. A bucket with number n is complete with `missing[n]` gradients.
+    the sums of the run's other subtrees. Bucket n is complete after `missing[n]` more gradients.
     """
 
     row: Tensor
@@ -166,7 +166,7 @@ class _LastShard:
             self._give_next()
 
     def end(self, row: Tensor, gradient_length: int) -> None:
-        """Add the rest of the shard's row, after the gradient, which has the first `gradient_length` numbers."""
+        """Give the remaining buckets, and add the rest of the shard's row, from element `gradient_length` on."""
         self.row = row
         while self._next < len(self._missing):
             self._give_next()

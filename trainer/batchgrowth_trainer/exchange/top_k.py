@@ -18,11 +18,11 @@ from batchgrowth_trainer.exchange.strategy import Setting
 from batchgrowth_trainer.replica.replica import Replica
 
 MOST_PARAMETERS = 2**31 - 1
-"""Places are sent as int32."""
+"""Largest number of a model's parameters: places are sent as int32."""
 
 
 class TopK(LogicalReplicas):
-    """The strategy of TopK. A message has the places of each replica's changes, the changes, and a flag."""
+    """The strategy of TopK. A message has the places of each replica's changes, the changes, and whether to stop."""
 
     has_centre = True
     most_exchanges = 64

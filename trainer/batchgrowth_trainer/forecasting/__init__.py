@@ -1,4 +1,4 @@
-"""Where the constants of a forecast come from: runs that were recorded, or a measurement on this machine.
+"""Finds the constants of a forecast: from recorded runs, from a run so far, or by a measurement on this machine.
 
-What follows from the constants is pure, and belongs to `batchgrowth.forecast`.
+`batchgrowth.forecast` computes times from the constants.
 """

@@ -1,19 +1,20 @@
 """Fits the constants of a step time to recorded updates.
 
-An update's time is linear in the constants, none of which is negative, so the fit is a non-negative least-squares one
-of relative errors. The history has the time of each update without what happens between updates; AdaptDL's model of a
-step (Qiao et al. 2021, section 3.2) fits the same whole with seven constants.
+An update's time is linear in the constants, none of which is negative, so the fit is by non-negative least squares of
+relative errors. The history has the time of each update without the time between updates; AdaptDL's model of a step
+(Qiao et al. 2021, section 3.2) fits the same time with seven constants.
 
-If several workers trained, the time that the driver's row gives for computing is fitted as well, to the constants of
-computing alone; so it is known which part of an update the exchange takes, though the number of workers was the same.
+If several workers trained, the computing time in each row of the history is fitted as well, to the constants of
+computing alone; so the fit knows which part of an update the exchange takes, even if the number of workers never
+changed.
 
-What the updates do not tell apart is held by a weak prior: its expectation gives the forecast, and fits with other
-draws of it, and of the noise, give the interval. A constant of which nothing was observed is thereby pinned to its
-prior, and the interval says how little is known.
+A weak prior decides between constants that the updates do not tell apart: its expectation gives the forecast, and fits
+with other draws of it, and of the noise, give the interval. A constant that no update shows thereby stays at its prior,
+and the interval says how little is known.
 
-`nonnegative` solves it for a few unknowns. scipy.optimize.nnls finds the same, but importing it takes a second of the
-processor: as long as everything else that `batchgrowth forecast --fit` does, and, for a remaining time, beside a
-training that runs.
+`nonnegative` solves this for a few unknowns. scipy.optimize.nnls finds the same solution, but importing it takes a
+second of CPU time: as long as everything else that `batchgrowth forecast --fit` does, and for the remaining time of a
+run, that second is taken from the training.
 """
 
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ Numbers = npt.NDArray[np.float64]
 # --- Least squares without negative unknowns ---
 
 TOLERANCE = 1e-10
-"""A slope of this share of the largest moment counts as 0."""
+"""The share of the largest moment up to which a slope counts as 0."""
 
 
 def nonnegative(gram: Numbers, moments: Numbers) -> Numbers:
@@ -63,7 +64,7 @@ def nonnegative(gram: Numbers, moments: Numbers) -> Numbers:
             if not negative:
                 found = wished
                 break
-            # Go as far towards the wish as no unknown becomes negative, and hold the one that is 0 there.
+            # Go towards the wish until the first unknown reaches 0, and hold that one there.
             shares = {place: found[place] / max(found[place] - wished[place], 1e-300) for place in negative}
             first = min(shares, key=lambda place: shares[place])
             found = found + shares[first] * (wished - found)
@@ -82,9 +83,9 @@ PRIOR_SHARES = (0.25, 0.1, 0.65, 0.02, 0.05, 0.005)
 LARGEST_SHARES = (1.0, 0.5, 1.0, 0.3, 1.0, 0.3)
 """Each draw of the prior is uniform between 0 and this share."""
 PRIOR_DEVIATION = 0.5
-"""The standard deviation of the prior, as a share: twenty-five times as wide as that of a noisy run's blocks."""
+"""The standard deviation of the prior, as a share of an update: 25 times a noisy run's deviation between blocks."""
 BLOCKS = 24
-"""Parts of a run whose mean times are compared; a machine's pace drifts from part to part."""
+"""Number of parts of a run whose mean times are compared; a machine's pace drifts from part to part."""
 NUM_DRAWS = 60
 WARM_UPDATES = 3
 """The first updates of a run, which load kernels and fill caches, and are left out if there are ten times as many."""
@@ -97,8 +98,8 @@ SMALLEST_ERROR = 0.04
 class Cell:
     """The mean seconds of like updates within a part of a run, and the part of them that was computing, if known.
 
-    The time for computing is the first worker's, whose process makes the rows; with a `lone_exchange`, the driver
-    makes them, and takes that of the worker that ended first. Then the time of one worker has an exchange in it, too.
+    The computing time is the first worker's, whose process makes the rows. With a `lone_exchange`, the driver makes
+    them with the shortest computing time of all workers; then an update of a single worker has an exchange in it, too.
     """
 
     examples: int
@@ -115,7 +116,7 @@ class Cell:
 
     @property
     def columns(self) -> list[float]:
-        """Return what each constant is multiplied by."""
+        """Return the factor of each constant in `seconds`, in the order of COLUMNS."""
         return [
             1.0,
             float(-(-self.shards // self.workers)),
@@ -127,12 +128,12 @@ class Cell:
 
     @property
     def shows_computing(self) -> bool:
-        """Return whether the time for computing says more than the whole, which without an exchange is the same."""
+        """Return whether the computing time is known, and differs from the whole because of an exchange."""
         return self.exchanges and bool(self.compute_seconds)
 
     @property
     def computing_columns(self) -> list[float]:
-        """Return what each constant is multiplied by in the time for computing."""
+        """Return the factor of each constant in `compute_seconds`, in the order of COLUMNS."""
         runs = [hi - lo for lo, hi in shard_runs(self.shards, self.workers)]
         computed = min(runs) if self.lone_exchange else runs[0]
         return [1.0, float(computed), self.examples * computed / self.shards, 0.0, 0.0, 0.0]
@@ -197,7 +198,7 @@ def examples_of(row: HistoryRow, plan: Plan) -> int:
 
 
 def between_updates(rows: Sequence[HistoryRow]) -> list[float]:
-    """Return the seconds per epoch that pass between updates, such as for evaluations; none before a whole epoch."""
+    """Return a list of the seconds per epoch between updates, such as for evaluations; empty before a whole epoch."""
     epochs = rows[-1].epoch - rows[0].epoch
     if epochs < 1:
         return []
@@ -255,8 +256,8 @@ def constants_of(
 
 
 def scales(cells: Sequence[Cell], seconds: Numbers) -> Numbers:
-    """Return the mean of these seconds over all cells like each one: errors relative to a single cell would favour
-    short times.
+    """Return for each cell the mean of these seconds over all cells like it: errors relative to a single cell would
+    favour short times.
     """
     alike: dict[tuple[int, int, int], list[float]] = {}
     keys = [(cell.examples, cell.shards, cell.workers) for cell in cells]
@@ -266,8 +267,8 @@ def scales(cells: Sequence[Cell], seconds: Numbers) -> Numbers:
 
 
 def _solved(matrix: Numbers, seconds: Numbers, deviations: Numbers, weights: Numbers, prior: Numbers) -> Numbers:
-    """Return the non-negative constants with the least sum of squares of errors in deviations, and of differences from
-    the prior's by their weights.
+    """Return the non-negative constants that minimize the sum of squared errors, counted in deviations, plus the sum of
+    squared differences from the prior, each times its weight.
     """
     scaled = matrix / deviations[:, None]
     gram = scaled.T @ scaled + np.diag(weights)

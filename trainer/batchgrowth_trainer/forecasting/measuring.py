@@ -17,7 +17,7 @@ from batchgrowth_trainer.forecasting.fitting import Cell, constants_of
 from batchgrowth_trainer.replica.replica import Replica
 
 BUDGET_SECONDS = 20.0
-"""The time for all measurements; with what comes before the first, a command takes about 30 s."""
+"""The time for all measurements; with its start, a command takes about 30 s."""
 FEWEST_TIMES = 3
 MOST_TIMES = 200
 MOST_KINDS = 6
@@ -32,7 +32,7 @@ class Timed(NamedTuple):
 
 
 def measured(job: BatchGrowthJob, folders: Iterable[Path], clock: Callable[[], float] = time.perf_counter) -> Timed:
-    """Return the constants of computing on this machine, without an exchange.
+    """Return the constants of computing on this machine, without an exchange, and the bytes of the job's gradient.
 
     Each stage's update is timed as its busiest worker has it: its shards of the batch, without the optimizer's step.
     The user's modules are looked for in `folders` first, as in a run. Raises WorkloadError or DataError.
@@ -67,7 +67,7 @@ def kinds_of(plan: Plan) -> list[tuple[Step, tuple[int, int]]]:
 def timed(
     replica: Replica, step: Step, run: tuple[int, int], seconds: float, clock: Callable[[], float]
 ) -> Sequence[Cell]:
-    """Return the times of one kind of update: repeated for some seconds, the first not counted."""
+    """Return the times of one kind of update, which is repeated for about `seconds`; the first one does not count."""
     begin_, end = run
     examples = -(-step.examples * (end - begin_) // step.shards)
     cells = []

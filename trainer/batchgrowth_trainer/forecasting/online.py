@@ -1,7 +1,8 @@
-"""The time that is left of a run, from a fit to its own updates so far.
+"""The remaining time of a run, from a fit to its own updates so far.
 
-The fit is that of `batchgrowth forecast --fit`, so what remains counts the batches and workers of later stages. It runs
-in a thread of its own and takes a hundredth of the time at most; training never waits for it, and looks a time up.
+The fit is the same as in `batchgrowth forecast --fit`, so the remaining time counts the batches and workers of later
+stages. Fits run in a thread of their own and take at most a hundredth of the time; training never waits for one, but
+looks the time up in the newest.
 """
 
 import logging
@@ -21,13 +22,13 @@ NUM_DRAWS = 20
 """Fewer than for a forecast on the command line, since a run fits again and again."""
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 10.0
-"""The time between two fits, which is a tenth of the time since the first one."""
+"""The longest pause between two fits; a pause is a tenth of the time since the first, FIRST_PAUSE_SECONDS or more."""
 PAUSE_PER_FIT = 100
-"""The pause after a fit is at least as many times as long as the fit took."""
+"""The least pause after a fit, as a multiple of the time that the fit took."""
 LONG_UPDATE_SECONDS = 10.0
-"""The first update of a run counts, until there are others, if it takes longer."""
+"""The time above which the first update of a run counts until there are others."""
 MOST_EPOCH_ENDS = 64
-"""The most ends of epochs, the newest ones, whose median is the time between updates."""
+"""Number of the newest epochs whose median gives the time between updates."""
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +38,7 @@ Kind = tuple[int, int, int]
 
 @dataclass(slots=True)
 class RunPart:
-    """The updates of a part of a run: by kind, how many there were and how many seconds they took in all.
-
-    The second number of seconds is the part of the first that was computing.
-    """
+    """The updates of a part of a run: by kind, their number, their seconds, and the seconds of these for computing."""
 
     updates: int = 0
     kinds: dict[Kind, tuple[int, float, float]] = field(default_factory=dict)
@@ -53,10 +51,11 @@ class RunPart:
 
 
 class RunParts:
-    """All updates of a run so far in `BLOCKS` to twice as many parts of equal length, however many updates there are.
+    """All updates of a run so far, in parts of equal length: at most twice `BLOCKS`, however many updates there are.
 
     The first updates, which load kernels and fill caches, count only until there are others; and the very first one,
-    which may take a hundred times as long as any other, only if the others are so long that nobody would wait for them.
+    which may take a hundred times as long as any other, only if it takes more than LONG_UPDATE_SECONDS: then nobody
+    would want to wait for the second.
     """
 
     def __init__(self) -> None:
@@ -65,7 +64,7 @@ class RunParts:
         self._length = 1
 
     def add(self, kind: Kind, seconds: float, compute: float) -> None:
-        """Add an update that took so many seconds, so many of them for computing."""
+        """Add an update that took `seconds`, of them `compute` for computing."""
         if len(self._warming) < WARM_UPDATES:
             self._warming.append((kind, seconds, compute))
             return
@@ -87,7 +86,7 @@ class RunParts:
         self._length *= 2
 
     def cells(self, *, lone_exchange: bool = False) -> list[Cell]:
-        """Return the mean time of each kind of updates in each part; none before the first update that takes time."""
+        """Return the mean times of each kind of update in each part; none after one update, unless it was long."""
         parts = self._parts
         if not parts[0].updates and self._warming:
             kind, seconds, compute = self._warming[-1]
@@ -102,7 +101,7 @@ class RunParts:
 
 
 class Between:
-    """The usual time between updates in an epoch, for evaluations and checkpoints. A wait for workers is not usual."""
+    """The usual time per epoch between updates, for evaluations and checkpoints. A wait for workers is not usual."""
 
     def __init__(self) -> None:
         self._before: HistoryRow | None = None
@@ -110,7 +109,7 @@ class Between:
         self._epochs: list[float] = []
 
     def add(self, row: HistoryRow, took: float) -> None:
-        """Add the time between this update, which took so many seconds, and the one before."""
+        """Add the time between this update, which took `took` seconds, and the one before."""
         before = self._before
         self._before = row
         if before is None:
@@ -122,7 +121,7 @@ class Between:
 
     @property
     def seconds(self) -> float:
-        """Return the usual time of an epoch; 0 before its first end."""
+        """Return the usual time between the updates of an epoch; 0 before the end of the first epoch."""
         return median(self._epochs) if self._epochs else 0.0
 
 
@@ -156,7 +155,7 @@ class OnlineForecast:
         self._due_if_changed = 0.0
 
     def seen(self, row: HistoryRow, plan: Plan, *, is_newest: bool = True) -> Outlook | None:
-        """Add an update, and return what is left after it by the newest fit; None before the first one.
+        """Add an update, and return the time left after it by the newest fit; None before the first fit.
 
         `plan` is the one that is expected now. Rows come several at a time, and only the newest of them is worth a fit.
         """

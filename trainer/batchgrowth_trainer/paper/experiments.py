@@ -17,7 +17,7 @@ EXPERIMENTS: Mapping[str, Callable[[], Experiment]] = {
 TRAINED = ("accuracy", "fig3", "fig4")
 """The experiments that train for minutes, which all share the same runs."""
 WORKLOADS = ("digits", "cifar10")
-"""What they can train on."""
+"""The data that the experiments in TRAINED can train on."""
 ALL = "all"
 """The name that stands for all experiments that need no training."""
 HOW_TO_TRAIN = f"Figs 3 and 4 train for minutes: batchgrowth paper {' '.join(TRAINED)}"
@@ -34,8 +34,8 @@ def made(
 ) -> tuple[Experiment, ...]:
     """Return the experiments of these names; `all` stands for those that need no training.
 
-    The others train on `workload`, by default the digits, with seeds from 0, and keep their runs in a folder below
-    `runs`; `data` is CIFAR-10's folder, and `say` receives a line for each run.
+    The others train on `workload`, by default the digits, with `seeds` seeds from 0 on, and keep their runs in a folder
+    below `runs`; `data` is CIFAR-10's folder, and `say` receives a line for each run.
 
     Raises SpecError if there is no such experiment or a setting would be ignored, and what training raises.
     """

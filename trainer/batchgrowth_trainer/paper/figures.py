@@ -1,4 +1,4 @@
-"""What needs no training: the illustration of Fig. 1, schedules, simulated wall-clock times, and Tables 1 and 2.
+"""The experiments without training: the illustration of Fig. 1, schedules, simulated wall-clock times, Tables 1 and 2.
 
 One colour per schedule in all figures, as the paper has it. The tables show updates, workers and minutes, the published
 ones beside ours.
@@ -241,7 +241,7 @@ def by_time(name: str, network: str, measures: tuple[str, ...]) -> Experiment:
 
 
 def minutes_at(plan: Plan, step: StepTime, epochs: Sequence[float]) -> list[float]:
-    """Return the minutes after which each epoch is done; within a stage, all epochs take as long."""
+    """Return the minutes after which each epoch is done; within a stage, all epochs take equally long."""
     corners = list(elapsed(plan, step))
     found = []
     for epoch in epochs:
@@ -275,7 +275,7 @@ FIG7_WORKERS = (1, 2, 4, 8, 16)
 FIG7_PUBLISHED_MS: Mapping[int, float] = {1: 174.0, 2: 103.0, 4: 74.5, 8: 78.0, 16: 113.0}
 """Workers -> the median of an update that the authors' simulation took, in ms."""
 FIG7_OVERHEAD = ((1, 0.018), (2, 0.025), (4, 0.035), (8, 0.059), (16, 0.103))
-"""Workers -> seconds of Dask in that simulation, which ran on a machine with 16 places."""
+"""Workers -> seconds of Dask's overhead in that simulation, which ran on a machine with 16 places."""
 
 
 def fig7() -> Experiment:
@@ -294,7 +294,7 @@ def fig7() -> Experiment:
 
 
 def fig7_step() -> StepTime:
-    """Return the step time of that simulation: half of a T4's time for a gradient, the high network, and its Dask."""
+    """Return the step time of Fig. 7: half of a T4's time for a gradient, the high network, and FIG7_OVERHEAD."""
     (high,) = named("high")
     return replace(high.step, per_example=high.step.per_example / 2, overhead=FIG7_OVERHEAD)
 
@@ -358,7 +358,7 @@ def table1() -> Experiment:
 
 
 def table2() -> Experiment:
-    """Return the minutes under each network, as the paper simulated them, and with all workers computing at once."""
+    """Return the minutes under each network: as simulated in the paper, with all workers at once, without overhead."""
     rows: list[tuple[Cell, ...]] = []
     for schedule in SCHEDULES:
         plan = schedule.plan()

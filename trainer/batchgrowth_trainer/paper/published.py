@@ -16,7 +16,7 @@ EPOCHS = 200
 EXAMPLES_PER_WORKER = 128
 MOST_WORKERS = 125
 SLOTS = 4
-"""Workers that computed at a time in the simulations: the threads of the one process that they ran in."""
+"""Number of workers that computed at a time in the simulations: the threads of the one process that they ran in."""
 NETWORKS = ("centralized", "moderate", "high")
 """The columns of Table 2."""
 
@@ -107,7 +107,7 @@ TABLE1_MINUTES: Mapping[str, float] = {
     "640": 116.86,
     "128": 200.19,
 }
-"""The training time of Table 1, which is that of the centralized architecture."""
+"""Schedule -> minutes of training in Table 1, under the centralized architecture."""
 
 
 AT_EPOCHS = (1, *range(10, 201, 10))

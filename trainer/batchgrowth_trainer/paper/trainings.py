@@ -190,7 +190,7 @@ class Comparison:
 
 
 class _SaidNotes:
-    """A sink that says what a run notes."""
+    """A sink that passes a run's notes to `say`."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say

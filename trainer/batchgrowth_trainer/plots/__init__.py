@@ -24,9 +24,9 @@ PAGE = ".html"
 def plot_runs(directories: Sequence[Path], output: Path | None = None) -> tuple[Path, Path]:
     """Write a picture and an HTML page with one figure of the runs in `directories`, and return their paths.
 
-    `output` is the path of the picture, a PNG, SVG or PDF by its suffix, or that of the page; the other is written
-    beside it. If it is a folder, they are its plot.png and plot.html. By default one run is plotted into its own
-    directory and several into the current one.
+    `output` is the path of the picture, a PNG, SVG or PDF by its suffix, or of the page; the other is written beside
+    it. If it is a folder, they are its plot.png and plot.html. By default one run is plotted into its own directory,
+    and several into the current one.
     Raises DataError if a directory holds no run, BatchGrowthError if a file cannot be written.
     """
     if not directories:

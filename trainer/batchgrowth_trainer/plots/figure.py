@@ -52,7 +52,7 @@ def thinned(line: Line) -> Line:
 
 
 def smoothed(line: Line) -> Line:
-    """Return the line's centred moving mean over a sixtieth of its points, without values that are not finite."""
+    """Return the line's centred moving mean of finite values, over a sixtieth of its points on either side."""
     width = 2 * (len(line.y) // SMOOTHED_SHARE) + 1
     finite = np.isfinite(line.y)
     window = np.ones(width)
@@ -68,7 +68,7 @@ def steps(rows: Sequence[HistoryRow], name: str) -> Line:
     changes = np.flatnonzero(np.diff(values, prepend=np.nan) != 0)
     x = {}
     for axis, ends in positions(rows).items():
-        # A history may lack its first updates; where the first one that it has began is not known.
+        # A history may lack the first updates of its run; then it does not say where its own first one began.
         first = 0.0 if rows[0].update == 1 else ends[0]
         starts = np.concatenate([[first], ends[:-1]])
         x[axis] = np.append(starts[changes], ends[-1])
@@ -88,7 +88,7 @@ LOW = 1.35
 HALO = 1.4
 WIDEST_HALO = 4.2
 MOST_WIDE = 4
-"""The most runs with wide lines, and with marks where workers join or leave: those of more would hide other lines."""
+"""The most runs with wide lines, and with marks where workers join or leave: more marks would hide other lines."""
 WIDEST_OF_MANY = 1.8
 
 
@@ -178,7 +178,7 @@ def _drawn(run: RecordedRun, name: str, place: int, number: int) -> DrawnRun:
     at = positions(run.evaluations)
     metrics = list(dict.fromkeys(name for row in run.evaluations for name in row.metrics))
     lines = {name: Line(at, np.array([row.metrics[name] for row in run.evaluations])) for name in metrics}
-    # What the looks of a measured growth have measured has a panel too; no axis shows its infinite values.
+    # The values that a growth rule measured at its looks have a panel too; no axis shows infinite ones.
     rows = {row.update: row for row in run.history}
     looks = [look for look in run.looks if math.isfinite(look.value) and look.update in rows]
     if run.quantity and looks:

@@ -1,4 +1,4 @@
-"""Draws what has not been trained yet: a plan by update, and a forecast by time, beside other numbers of workers."""
+"""Draws a training before it begins: a plan by update, and a forecast by time and by the number of workers."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""What runs inside a Dask worker: the member that trains, its control by the driver, and its graceful shutdown."""
+"""Code that runs in a Dask worker, and code that other processes share: addresses, certificates, logs, streams."""

@@ -1,4 +1,4 @@
-"""Addresses of Dask schedulers and workers: their parts, whether a server listens at one, and those of IPv6."""
+"""Addresses of Dask schedulers and workers: their parts, this machine's own, whether a server listens, and IPv6."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from batchgrowth.errors import ClusterError
 CONNECT_SECONDS = 2.0
 RETRY_SECONDS = 0.1
 _OWN_SECONDS = 5.0
-"""How long this machine may take to connect to itself."""
+"""Timeout for this machine's connection to itself."""
 ANY_PORT = 80
 """A port to which nothing is sent: it only completes an address."""
 
@@ -21,7 +21,7 @@ log = logging.getLogger(f"distributed.{__name__}")  # below Dask's, the only log
 async def until_it_listens(address: str) -> None:
     """Return when a server listens at the address.
 
-    Dask itself backs off after each failure, so it would find a scheduler that starts late much later still.
+    Dask itself backs off after each failure, so it would connect to a late scheduler even later.
     """
     host, port = host_and_port(address)
     while True:
@@ -41,10 +41,10 @@ def host_towards(scheduler: str) -> str:
 
 
 def interface_towards(host: str, port: int = ANY_PORT) -> str:
-    """Return the address of this machine's interface that reaches a host, of IPv4 if that does.
+    """Return the address of this machine's interface that reaches a host, over IPv4 if it can.
 
-    While the host's name is unknown, it is the address of this machine's name. Dask itself looks for one of IPv4 alone
-    if it is given a name, and takes 127.0.0.1 if there is none.
+    If the host's name is unknown, return the interface of this machine's own name, else the loopback address. Dask
+    itself resolves a name only to IPv4, and falls back to 127.0.0.1. Raises ClusterError, as `loopback` does.
     """
     for name in (host, socket.gethostname()):
         try:
@@ -59,10 +59,10 @@ def interface_towards(host: str, port: int = ANY_PORT) -> str:
 
 
 def answer_on_ipv6_too(node: Any) -> None:
-    """Have the HTTP server of a scheduler or worker listen on IPv6, if it listens on every address of IPv4.
+    """Have the HTTP server of a scheduler or worker listen on IPv6 too, if it listens on every address of IPv4.
 
-    Dask makes 0.0.0.0 of the address in `--dashboard-address :8787`, and takes no address with colons. The probes of
-    a pod with IPv6 alone would find nobody.
+    Dask turns the address in `--dashboard-address :8787` into 0.0.0.0, and takes no address with colons. The probes of
+    a pod with IPv6 alone would find no server.
     """
     server = getattr(node, "http_server", None)
     if server is None or getattr(server, "address", None) != "0.0.0.0":  # noqa: S104

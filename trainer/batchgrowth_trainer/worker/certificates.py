@@ -46,7 +46,10 @@ class Reloader:
         return len(self._files) == 3 and bool(contexts_of(self._node))
 
     def check(self) -> bool:
-        """Load the files if they have changed. If they do not fit each other, log this and change nothing."""
+        """Load the files if they have changed, and return whether it did.
+
+        If the files do not fit each other, log this and change nothing.
+        """
         found: list[bytes] = []
         try:
             found = [file.read_bytes() for file in self._files]
@@ -75,7 +78,7 @@ def contexts_of(node: Any) -> list[ssl.SSLContext]:
 async def dask_setup(node: Any) -> None:
     """Watch the certificates of a scheduler, worker or client, which Dask has started.
 
-    This is all that a scheduler preloads, so that its probes on IPv6 are answered from here.
+    A scheduler preloads nothing else, so this also makes it answer probes on IPv6.
     """
     addresses.answer_on_ipv6_too(node)
     reloader = Reloader(node)

@@ -1,4 +1,4 @@
-"""How the process of a worker ends, and the server that forks local ones: by which signals, or by force if it hangs.
+"""How a worker, a trainer's process and the server that forks workers end: by signals, or by force if they hang.
 
 (Evictions: termination.py. Ctrl-C and SIGTERM in the driver's process: batchgrowth_trainer/stopping.py.)
 """
@@ -33,7 +33,7 @@ def outlive_signals() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in _TO_ALL:
         signal.signal(number, _nothing)  # programs that users' code starts would inherit SIG_IGN
-    # What started the run may have blocked SIGCHLD: the server that forks workers would then not learn of their ends.
+    # The run's parent may have blocked SIGCHLD: the server that forks workers would then not learn of their ends.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGCHLD, *_TO_ALL})
 
 
@@ -41,7 +41,7 @@ def outlive_signals() -> None:
 def signals_wait() -> Iterator[None]:
     """Hold back SIGINT, SIGTERM and SIGHUP inside the block, and in a process started there until `outlive_signals`.
 
-    One that starts would otherwise end by them, or print a traceback, before it can ignore them.
+    A starting process would otherwise end by them, or print a traceback, before it can ignore them.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_TO_ALL})
     try:
@@ -113,5 +113,5 @@ def _flush(code: int, why: str) -> None:
 
 def _flush_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # as in a process that was started without it
+        if stream is not None:  # it is None in a process that was started without it
             stream.flush()

@@ -21,6 +21,6 @@ from batchgrowth_trainer.worker.streams import let_streams_last  # noqa: E402
 
 let_streams_last()
 
-# What was imported is never garbage, and a collection writes into each object that it looks at: in a forked process,
-# into memory that it shared until then.
+# Imported objects are never garbage, and a collection writes into each object that it looks at: in a forked process,
+# into memory that the process shared until then.
 gc.freeze()

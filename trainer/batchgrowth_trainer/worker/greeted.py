@@ -27,7 +27,7 @@ from tornado.iostream import IOStream
 SCHEME = "greeted"
 
 _HEADER = struct.Struct("!BHH")
-"""Of a TLS record: its type, its version, and the length of what follows (RFC 8446, 5.1)."""
+"""The header of a TLS record: its type, its version, and the length of the rest (RFC 8446, 5.1)."""
 _TYPES = range(20, 24)
 _PORT = struct.Struct("!H")
 _YES = b"y"
@@ -36,9 +36,9 @@ T = TypeVar("T")
 
 
 class _Greeting:
-    """One end's side of a TLS connection over a stream, which it leaves at a byte that both ends know.
+    """One end of a TLS connection over a stream, which is used for the greeting only.
 
-    It reads record by record, so it reads nothing of what the other end sends after the greeting.
+    It reads record by record, so every byte that the other end sends after the greeting stays in the stream.
     """
 
     def __init__(self, stream: IOStream, context: ssl.SSLContext, *, is_server: bool) -> None:
@@ -48,7 +48,7 @@ class _Greeting:
         self._tls = context.wrap_bio(self._received, self._to_send, server_side=is_server)
 
     async def _done(self, act: Callable[[], T]) -> T:
-        """Return what `act` returns, once it needs to read no more from the other end."""
+        """Call `act` until it needs no more bytes from the other end, and return its result."""
         while True:
             try:
                 result = act()
@@ -73,7 +73,7 @@ class _Greeting:
         return header + rest
 
     async def greet(self, port: int) -> None:
-        """Prove who this is to the one who listens at `port`, and that it is that port which was dialled.
+        """Prove to the process that listens at `port` who this is, and that this port was dialled.
 
         Raises OSError, as `answer` does.
         """
@@ -83,9 +83,9 @@ class _Greeting:
             raise ConnectionError("the greeting was not answered")
 
     async def answer(self, port: int) -> None:
-        """Let who dials this `port` prove who it is.
+        """Let the process that dials this `port` prove who it is.
 
-        Whoever listens at the port of a process that is gone, and relays the greeting to another one, stays outside.
+        A process that listens at the port of a dead one, and relays the greeting to another, stays outside.
         """
         await self._done(self._tls.do_handshake)
         dialled = await self._done(lambda: self._tls.read(_PORT.size))
@@ -157,7 +157,7 @@ class OwnCertificate(Security):  # type: ignore[misc]
 
 
 def own_certificate() -> OwnCertificate:
-    """Make a key and a certificate, which every process of one cluster shows and the only one that it accepts."""
+    """Make a key and a certificate: every process of one cluster shows this certificate and accepts no other."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "batchgrowth")])
     certificate = (

@@ -15,7 +15,7 @@ _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
 
 async def dask_setup(worker: Worker) -> None:
-    """Let only the driver act on signals to all processes, and keep where a fatal error ends this one."""
+    """Let only the driver act on signals to all processes, and record where a fatal error ends this process."""
     outlive_signals()
     with suppress(OSError):  # a full disk
         path = _last_words(worker._original_local_dir, worker.name)
@@ -23,7 +23,7 @@ async def dask_setup(worker: Worker) -> None:
 
 
 def place_of_fatal_error(folder: str, name: object) -> str:
-    """Return where a fatal error, such as a segmentation fault, ended the process of that worker; empty if none did."""
+    """Return where in users' code a fatal error, such as a segmentation fault, ended that worker; empty if unknown."""
     try:
         text = _last_words(folder, name).read_text(errors="replace")
     except OSError:

@@ -39,7 +39,7 @@ def silence_dask() -> None:
 
 @contextmanager
 def quiet_dask() -> Iterator[None]:
-    """Drop all but Dask's critical messages inside the block."""
+    """Drop all of Dask's messages but critical ones inside the block."""
     before = {logger: logger.level for logger in _dask_loggers()}
     silence_dask()
     try:

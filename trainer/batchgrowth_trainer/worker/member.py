@@ -1,7 +1,7 @@
 """A member of the group, inside a Dask worker, which trains a replica for a generation at a time.
 
 Watchdog detects a thread that hangs, Control has the driver's requests to a member that trains, PauseClock measures how
-long it has not computed, and Member has the replica.
+long a member has not computed, and Member has the replica.
 """
 
 import threading
@@ -40,11 +40,11 @@ from batchgrowth_trainer.worker import messages
 
 TICK_SECONDS = 1.0
 STUCK_SECONDS = 300.0
-"""Beyond exchange.timeoutSeconds, the shortest time after which a thread hangs.
+"""The shortest time, in addition to JobSpec.patience_seconds, after which a thread counts as hung.
 
-All may wait for one file system, and they alone hold the newest state.
+It is long because all members may wait for one file system, and they alone hold the newest state.
 """
-_LONGEST = 20.0  # how many times the longest shard before it a shard may take
+_LONGEST = 20.0  # a shard may take this many times as long as the longest before it
 
 
 class Watchdog:
@@ -121,7 +121,7 @@ class Control:
         self._requests: deque[Future[Snapshot]] = deque()
 
     def request_stop(self, generation: int) -> None:
-        """Stop the members of this generation and of earlier generations after their update."""
+        """Stop the member after its update if it trains in this generation or an earlier one."""
         self._stop_generation = max(self._stop_generation, generation)
 
     def stop_requested(self, generation: int) -> bool:
@@ -129,15 +129,18 @@ class Control:
         return self._stop_generation >= generation
 
     def cancel(self, generation: int) -> None:
-        """End this generation and earlier generations: wait no longer for their members."""
+        """End this generation and earlier ones: the member no longer waits for its peers in them."""
         self._over_generation = max(self._over_generation, generation)
 
     def is_over(self, generation: int) -> bool:
-        """Return whether this generation ends without its next update."""
+        """Return whether this generation ends without making its next update."""
         return self.abandoned or self._over_generation >= generation
 
     def request_snapshot(self) -> Future[Snapshot]:
-        """Return a copy of the state at the next update boundary; at once if the member does not train."""
+        """Return the future of a copy of the state at the next update boundary, or now if the member does not train.
+
+        The future raises RuntimeError if the device has failed.
+        """
         request: Future[Snapshot] = Future()
         with self._lock:
             self._requests.append(request)
@@ -152,7 +155,7 @@ class Control:
                 self._serve()
 
     def training(self, on: bool) -> None:
-        """Record whether a thread trains now."""
+        """Record whether a thread trains now; if none does, serve the requested snapshots."""
         with self._lock:
             self._training = on
             if not on:
@@ -172,7 +175,7 @@ class Control:
 class PauseClock:
     """Measures the time for which a member has not computed, which is its pause when a new generation begins.
 
-    The driver gets it with GenerationBegan; the longest of all members is the pause of the resize. The driver of
+    The driver gets it with GenerationBegan; the longest pause of all members is the resize's. The driver of
     GatherScatter, which has no generations, measures its own.
     """
 
@@ -186,7 +189,7 @@ class PauseClock:
         self._since = time.perf_counter()
 
     def seconds(self, update: int) -> float | None:
-        """Return the seconds since the start; None if the member has its state, of `update`, from another member."""
+        """Return the seconds since the start; None if the member has not computed `update` itself."""
         if update != self._update:
             return None
         return time.perf_counter() - self._since
@@ -194,7 +197,7 @@ class PauseClock:
 
 # Each generation is one long Dask task; inside an update there is nothing but the arithmetic and the group.
 
-_KEPT_ROWS = 4096  # and those of a long round: what a member keeps for the driver, in case that which reports dies
+_KEPT_ROWS = 4096  # and a long round's rows; members keep them for the driver, in case the member that reports dies
 _KEPT_EVALUATIONS = 64
 _REPORT_SECONDS = 0.2
 
@@ -215,13 +218,13 @@ class Member:
         self.evaluations: deque[messages.EvaluationReport] = deque(maxlen=_KEPT_EVALUATIONS)
         self.pause_clock = PauseClock()
         self.covered = 0
-        """The update after which the newest check found nothing, of those in which this member took part."""
+        """The update of this member's newest check that found nothing."""
         self.compared = 0
-        """The same of those that compared it with others: alone, a processor that always errs alike finds nothing."""
+        """The update of the newest such check with other members: alone, a processor that always errs alike passes."""
         self._model: Mapping[str, PackedTensor] = {}
 
     def train(self, order: messages.Order, send: Send, encryption: Encryption | None) -> messages.MemberOutcome:
-        """Train to the order's end, a stop, or the loss of a peer; the outcome names a lost peer or workload error."""
+        """Train to the order's end, a stop, an error, a finding or the loss of a peer; the outcome says which."""
         prepare_process(self.replica.spec)
         self.replica.growth.repeat(order.decisions, order.reported)
         self.control.training(True)
@@ -292,7 +295,7 @@ class Member:
             return answers_of(self.replica, step, shard, times)
 
     def _catch_up(self, group: Group) -> None:
-        """Bring every member to the most advanced state. Raises DeviceFault if no member has a whole state.
+        """Bring every member to the most advanced state. Raises PeerLost, and DeviceFault if no state is whole.
 
         Members at the same update and evaluation have the same state, unless the exchange is Nondeterministic.
         """
@@ -310,7 +313,7 @@ class Member:
             holds = [rank == holds.index(True) for rank in range(group.size)]
         if all(holds):
             return
-        self.replica.is_whole = holds[group.rank]  # before: a state that comes in part must not be taken for one
+        self.replica.is_whole = holds[group.rank]  # first: a state that arrives only in part must not count as whole
         spread_state(group, holds, list(self.replica.tensors().values()))
         if not holds[group.rank]:
             self.replica.moved_to(Position(best[0], *places[holds.index(True)][2:]))
@@ -331,7 +334,7 @@ class Member:
 
 
 def _no_stop() -> bool:
-    """Request no stop: the driver asks the member of rank 0, whose rows carry it to all."""
+    """Request no stop: the driver asks rank 0, whose rows carry the request to all members."""
     return False
 
 
@@ -357,7 +360,7 @@ class _MemberGeneration:
         self._report_seconds = _REPORT_SECONDS * (1 if self._is_reporter else group.size)
         self._evaluated = order.evaluated
         self._figures: list[ExchangeFigures] = []  # since the last report
-        self._bytes_reported = group.bytes_sent  # the newest state, which others get before, does not count
+        self._bytes_reported = group.bytes_sent  # the newest state, sent while catching up, does not count
 
     def run(self) -> None:
         """Train round after round to the end of the order or to a stop, which the rounds carry to every member."""
@@ -395,8 +398,8 @@ class _MemberGeneration:
         self._report()
 
     def _add_rows(self, made: Round) -> None:
-        """Add a row for each update of a round: they share its times by the examples of their busiest member, and the
-        last one ends now.
+        """Add a row for each update of a round: the round's times are divided by the examples of each update's busiest
+        member, and the last update ends now.
         """
         size = self._group.size
         parts = [busiest(step.examples, step.shards, size) for step, _ in made.done]

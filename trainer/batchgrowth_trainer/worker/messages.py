@@ -41,7 +41,7 @@ class Order:
 class Prepared:
     """A member that can join at the next update boundary; `gpu` is the UUID of its GPU, empty on a CPU.
 
-    `listens_at` is the address at which other members connect to it; `arithmetic` is that of the job's first shard;
+    `listens_at` is the address at which other members connect to it; `arithmetic` is how its process adds;
     `code` has the digests of the user's sources, see `user_code.code_digests`. `state_bytes` is the size of its state.
     """
 
@@ -56,7 +56,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class MemberOutcome:
-    """How a generation ended for one member: `lost` says why a peer was lost, `error` is the workload's fault.
+    """How a generation ended for one member: `lost` says why its group ended, `error` is any other fault that ended it.
 
     `is_judged` is false if its state lacks the evaluation after that update, which another member may have. `is_whole`
     is false if a step failed midway, or another member's state arrived only in part: training cannot continue from its
@@ -97,7 +97,7 @@ class RowsReport:
 class EvaluationReport:
     """The mean loss and metrics over the test set, empty without one; `evaluated_at` in seconds since 1970.
 
-    `end` says what ends the training early with it, if anything does.
+    `end` is the best evaluation if the training ends early with this one, else None.
     """
 
     position: Position

@@ -52,7 +52,7 @@ from batchgrowth_trainer.worker.termination import Termination
 log = logging.getLogger(__name__)
 
 _DRAW = (dask.sizeof, distributed.comm.core, distributed.utils_comm)
-"""The modules of Dask that draw while a worker trains."""
+"""The modules of Dask that draw random numbers while a worker trains."""
 
 
 def draw_apart() -> None:
@@ -70,13 +70,13 @@ draw_apart()
 
 _MEMBERS: dict[str, Member] = {}
 _PREPARING: dict[str, int] = {}
-"""The runs whose member is being built, with the thread that builds it; no member stays of a run that leaves before."""
+"""The runs whose member is being built, with the building thread; a run that is forgotten meanwhile gets no member."""
 _STARTS: dict[str, int] = {}
-"""The starts, numbered, of the trainers that drive the runs which this process knows, or knew."""
+"""The start number of the trainer that drives a run, for each run that this process knows or knew."""
 
 
 class NoMember(ClusterError):
-    """This process has no member of a run, although it stays: another run has made it drop the member."""
+    """This process has no member of a run, although it is not leaving: another run has made it drop the member."""
 
 
 class MemberReleased(Exception):
@@ -137,9 +137,9 @@ def prepare_member(
 ) -> messages.Prepared:
     """Load the workload and build a replica that is ready to join.
 
-    `start` is the number of the start of the driver's process; `function` is the workload's if it has no module, as
-    `record.functions` packs it. Raises WorkloadError and DataError, Superseded if a driver of a later start was here,
-    and NoMember or MemberReleased if the run was forgotten before its member was built.
+    `start` is the start number of the driver's process; `function` is the workload's function if no module has it,
+    pickled by record/functions.py. Raises WorkloadError and DataError, Superseded if a driver of a later start was
+    here, and NoMember or MemberReleased if the run was forgotten before its member was built.
     """
     log.info("%s: preparing a member", job_of(run_id))
     # First, because a superseded driver must not make this worker load anything.
@@ -205,7 +205,7 @@ def compute_gradients(
 def compute_answers(
     run_id: str, model: Mapping[str, PackedTensor], step: Step, shard: int, times: int = 1
 ) -> list[Answer]:
-    """Return what this member answers if it computes one shard of the update `step`, so many times, with this model."""
+    """Return this member's answers to one shard of the update `step`, computed `times` times with this model."""
     return member_of(run_id).answers(model, step, shard, times)
 
 
@@ -240,7 +240,7 @@ async def ping() -> bool:
 
 
 async def what_it_does(run_id: str) -> str:
-    """Return what the thread does that builds the run's member, as a clause such as `importing numpy`."""
+    """Return what the thread that builds the run's member does, such as `importing numpy`; `starting` without one."""
     frame = sys._current_frames().get(_PREPARING.get(run_id, 0))
     return "starting" if frame is None else doing(frame)
 
@@ -330,8 +330,7 @@ def _refuse_earlier(start: int) -> None:
 
 
 def _encryption(worker: Worker, spec: JobSpec) -> Encryption | None:
-    """Return TLS contexts with the worker's certificate if the worker speaks TLS; each generation reads the files
-    again.
+    """Return TLS contexts with the worker's certificate, whose files each generation reads again; None without TLS.
 
     In a run's own cluster, members greet each other by TLS, whatever the spec says, and go on without it.
     """

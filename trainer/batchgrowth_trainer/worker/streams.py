@@ -1,8 +1,8 @@
-"""Standard output and error that cannot end a training: what nobody takes is dropped.
+"""Standard output and error that cannot end a training: output that nobody takes is dropped.
 
 A reader closes its pipe (`batchgrowth run … | head -3`), a terminal is closed, the disk of a redirected output is full.
-Each print then raises OSError: of the display, and of users' code in a loss or in a data set, here and in workers.
-This module loads nothing, so that a command can begin with it.
+Each print would then raise OSError: in the display, and in users' losses and data sets, here and in workers.
+This module imports only Python's own modules, so that a command can begin with it.
 """
 
 import io
@@ -41,9 +41,9 @@ class _LastingFile(io.FileIO):
 
 
 def let_streams_last(lost: Lost = lambda _name, _error: None) -> dict[str, TextIO]:
-    """Let writes to sys.stdout and sys.stderr succeed even if nobody takes them, and return the streams before.
+    """Let writes to sys.stdout and sys.stderr succeed even if nobody takes them, and return the former streams.
 
-    A stream that has no descriptor, such as that of a notebook, stays as it is.
+    A stream that has no descriptor, such as a notebook's, stays as it is.
     """
     before: dict[str, TextIO] = {"stdout": sys.stdout, "stderr": sys.stderr}
     for name, stream in before.items():
@@ -54,14 +54,14 @@ def let_streams_last(lost: Lost = lambda _name, _error: None) -> dict[str, TextI
 
 
 class Output:
-    """What a command prints. The function that `tell_by` sets gets a line if that cannot be written any more."""
+    """A command's stdout and stderr. The function that `tell_by` sets gets a line if one can no longer be written."""
 
     def __init__(self) -> None:
         self._tell: Callable[[str], None] | None = None
         self._lines: list[str] = []
 
     def lost(self, name: str, error: OSError) -> None:
-        """Say which stream is lost where that can be read."""
+        """Say which stream is lost: on stderr, unless that is the stream, and by the function that `tell_by` sets."""
         line = (
             f"{name} cannot be written any more ({error.strerror}), and this run goes on without it; history.csv in "
             f"its folder shows its progress, and kill {os.getpid()} ends it with a checkpoint"
@@ -91,20 +91,20 @@ def lasting_output() -> Iterator[Output]:
     finally:
         for name, stream in before.items():
             present = getattr(sys, name)
-            if present is not None:  # as in a process that was started without it
+            if present is not None:  # it is None in a process that was started without it
                 present.flush()
             setattr(sys, name, stream)
 
 
 def _lasting(stream: TextIO | None, name: str, lost: Lost) -> TextIO | None:
-    """Return a stream that writes to the descriptor of this one and lasts; None if this one has none."""
+    """Return a stream that lasts and writes to the descriptor of `stream`; None if `stream` has no descriptor."""
     if not isinstance(stream, io.TextIOWrapper):
         return None
     try:
         file = _LastingFile(stream.fileno(), lambda error: lost(name, error))
     except (OSError, ValueError):
         return None
-    # What the stream still holds comes before anything that is written from now on, or else is lost with its reader.
+    # Bytes that the stream still buffers must come before later writes; without a reader they are lost.
     try:
         stream.flush()
     except OSError as error:

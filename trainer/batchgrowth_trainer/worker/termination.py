@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ACKNOWLEDGE_SECONDS = 5.0
 """The longest that a worker waits for its driver to acknowledge that it leaves."""
 GRACE_SECONDS = 45.0
-"""The longest that it then waits to be released; the pod's terminationGracePeriodSeconds exceeds these
+"""The longest that a leaving worker then waits to be released; the pod's terminationGracePeriodSeconds exceeds these
 two and CLOSE_SECONDS."""
 CLOSE_SECONDS = 5.0
 """The longest that Dask may take to close; it may wait for a lost scheduler, or a thread that trains."""
@@ -72,7 +72,7 @@ class Termination:
         number: int,
         frame: FrameType | None,
     ) -> None:
-        """Handle the first SIGTERM: from now on the times count in which the worker leaves."""
+        """Handle the first SIGTERM: set the deadlines, and let the event loop begin `_leave`."""
         signal.signal(number, dask_handler)
         self._close_at = time.monotonic() + ACKNOWLEDGE_SECONDS
         self._exit_at = min(self._exit_at, self._close_at + CLOSE_SECONDS)
@@ -85,7 +85,7 @@ class Termination:
         loop.call_soon_threadsafe(begin)
 
     async def _leave(self, worker: "Worker") -> None:
-        """Announce that the worker leaves, and wait until its drivers have released its members, or for too long."""
+        """Announce that the worker leaves, and close it once its drivers have released its members or time is up."""
         log.info("SIGTERM: this worker leaves %d runs", len(self._members))
         self._announce(worker)
         while self._members and time.monotonic() < self._close_at:
@@ -94,7 +94,7 @@ class Termination:
         self.close()
 
     def acknowledge(self) -> None:
-        """Extend the wait to the grace period, because a driver knows of it and will release its member."""
+        """Extend the wait to the grace period, because a driver knows that the worker leaves and will release it."""
         if time.monotonic() < self._close_at < math.inf:
             log.info("a driver knows that this worker leaves; it may train on for %.0f s", GRACE_SECONDS)
             self._close_at = time.monotonic() + GRACE_SECONDS

@@ -21,9 +21,9 @@ class DaskArrays:
     """The rows of Dask arrays, which are cut along their first axis: `data[i]` is a tuple with row i of each.
 
     The last array has the targets, as in a `TensorDataset`. A chunk is computed when a row of it is needed, in this
-    process and by one thread, whatever scheduler is set; the latest are kept, `kept_bytes` of them in each process.
-    Rows of one shard are read chunk by chunk. If chunks hold many rows and do not all fit, most of what is computed is
-    not used: give `kept_bytes` the size of the arrays, or make chunks of few rows.
+    process and by one thread, whatever scheduler is set; the latest are kept, up to `kept_bytes` in each process.
+    Rows of one shard are read chunk by chunk. If chunks hold many rows and do not all fit, most computed rows are not
+    used: give `kept_bytes` the size of the arrays, or make chunks of few rows.
     """
 
     def __init__(self, *arrays: da.Array, kept_bytes: int = KEPT_BYTES) -> None:
