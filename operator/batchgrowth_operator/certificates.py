@@ -1,9 +1,9 @@
 """The TLS certificates of a job's pods: an authority and a certificate, and their renewal before they expire.
 
 They are kept in two Secrets (children/config.py). Pods mount one of them, with the certificate and every authority that
-they should trust; the other has the authority's key. What to do follows only from the two Secrets and the clock. At
-first, a new authority is only trusted; it signs when the next certificate is due, at least a day later, when every pod
-has reloaded.
+they should trust; the other has the authority's key. The two Secrets and the clock alone determine what is written. A
+new authority that replaces another is at first only trusted; it signs when the next certificate is due, at least a day
+later, when every pod has reloaded.
 """
 
 import base64
@@ -27,7 +27,7 @@ CERTIFICATE_LIFE = timedelta(days=30)
 CLOCK_SKEW = timedelta(hours=1)
 """Largest difference between two machines' clocks."""
 AUTHORITY_RENEWED_BEFORE_END = timedelta(days=90)
-"""Three lives of a certificate, so that none is cut short by the end of its authority."""
+"""Time before its end at which an authority is replaced: three lives of a certificate, so that none is cut short."""
 CERTIFICATE_RENEWED_BEFORE_END = timedelta(days=10)
 """Time before its end at which a certificate is replaced."""
 TRUSTED_BEFORE_SIGNING = timedelta(days=1)
@@ -35,7 +35,7 @@ TRUSTED_BEFORE_SIGNING = timedelta(days=1)
 MOST_AUTHORITIES = 8
 """Authorities that pods trust at once. More than two come only from an authority that is deleted again and again."""
 CA = "ca.crt"
-"""Key of the authorities' certificates in both Secrets, followed by those of the other parts."""
+"""Key of the authorities' certificates in both Secrets; the keys of the other parts follow."""
 CA_KEY = "ca.key"
 CERTIFICATE = "tls.crt"
 KEY = "tls.key"
@@ -148,12 +148,12 @@ def renewed(
     if kept is None or _ends(kept.certificate, now, AUTHORITY_RENEWED_BEFORE_END):
         signs = None
         if kept is None:
-            # An older operator kept the authority's key in the one Secret that there was.
+            # An older operator had only one Secret, and kept the authority's key there.
             signs = _pair(tls, CA, CA_KEY)
         if signs is None or _ends(signs.certificate, now, AUTHORITY_RENEWED_BEFORE_END):
             signs = new_authority(job, now)
         written = dict(zip((CA, CA_KEY), signs.pem, strict=True))
-        # Pods trust it from the next pass on, when it is sure to be kept.
+        # Pods that run trust it from the next pass on, when it has certainly been stored.
         return TlsSecrets(authority=written, tls={} if tls else _mounted(job, namespace, now, signs, mounted))
     desired = _mounted(job, namespace, now, kept, mounted)
     is_there = all(mounted.get(name) == text.encode() for name, text in desired.items())
@@ -167,7 +167,7 @@ def _mounted(job: str, namespace: str, now: datetime, signs: Pair, present: Mapp
     pair = read_pair(present.get(CERTIFICATE, b""), present.get(KEY, b""))
     signer = signs.certificate
 
-    # Pods trust the authority that signs, and those before it that last: first the certificate's, then the newest.
+    # Pods trust the authority that signs, and earlier ones that are valid: first the certificate's, then the newest.
     known = dict.fromkeys(read_certificates(present.get(CA, b"")))
     others = [found for found in known if found != signer and not _ends(found, now)]
     others.sort(key=lambda found: found.not_valid_before_utc, reverse=True)
@@ -175,7 +175,7 @@ def _mounted(job: str, namespace: str, now: datetime, signs: Pair, present: Mapp
     others = issuers + [found for found in others if found not in issuers]
     trusted = [signer, *others[: MOST_AUTHORITIES - 1]]
 
-    # A certificate that is useless is replaced at once, one that ends soon when every pod trusts its new authority.
+    # A useless certificate is replaced at once; one that ends soon, once every pod trusts the authority that signs.
     is_trusted = now - (signer.not_valid_before_utc + CLOCK_SKEW) >= TRUSTED_BEFORE_SIGNING
     if (
         pair is None

@@ -57,7 +57,7 @@ def job_pods(text: str, standard: PodSecurity) -> dict[str, Any]:
 
 
 def scheduler_resources(text: str) -> dict[str, Any]:
-    """Return the resources in a JSON map, as a container has them. Raises BadParameter if the text has other fields."""
+    """Return the resources in a JSON map, as a container has them. Raises BadParameter for any other text."""
     try:
         # A quantity such as 0.1 stays the text that was given, because a float may be printed otherwise.
         quantities = json.dumps(json.loads(text, parse_float=str))

@@ -42,7 +42,7 @@ OTHER_THREADS = 4
 EVERY_IPV4 = "0.0.0.0"  # noqa: S104
 EVERYWHERE = "::" if socket.has_dualstack_ipv6() else EVERY_IPV4
 CHATTY = {"aiohttp.access": logging.WARNING, "asyncio": logging.CRITICAL, "kopf.objects": logging.WARNING}
-"""Loggers with a line per health probe or per event of an object, and their least level unless debugging."""
+"""Loggers that write too much, such as a line per health probe, and their least level unless debugging."""
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,8 @@ log = logging.getLogger(__name__)
 def run(settings: Settings) -> None:
     """Run the operator until SIGTERM or SIGINT. If watching fails, it restarts with a back-off.
 
-    Raises SystemExit with the code 1 if a task failed or the Lease was lost; PortError if a port is taken.
+    Raises SystemExit with the code 1 if a task failed or the Lease was lost; PortError if a port cannot be opened;
+    BatchGrowthError without a usable kubeconfig or service account.
     """
     metrics = OperatorMetrics()
     api = connect(settings.kubeconfig, metrics.request)
@@ -59,7 +60,7 @@ def run(settings: Settings) -> None:
             start_http_server(settings.metrics_port, EVERYWHERE, metrics.registry)
     if settings.health_port:
         with _port_named("--health-port", settings.health_port):
-            # Opened and closed here, since kopf opens it later, when a failure would look like one of the watches.
+            # Opened and closed here, since kopf opens it later, when a failure would look like a failed watch.
             host = settings.health_host or EVERY_IPV4
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             socket.create_server((host, settings.health_port), family=family).close()
@@ -96,9 +97,10 @@ def _port_named(option: str, port: int) -> Iterator[None]:
 
 
 def _is_stopped_within(seconds: float) -> bool:
-    """Wait for a signal, and return whether one arrived; the event loop that was closed has taken its handlers along.
+    """Wait for a signal, and return whether one arrived within this time.
 
-    Without a handler, the kernel drops a signal to the first process of a container.
+    It needs handlers of its own: the event loop removed its handlers when it closed, and without a handler, the kernel
+    drops a signal to the first process of a container.
     """
     arrived: SimpleQueue[int] = SimpleQueue()  # a handler may put into it while the same thread reads it
     before = {name: signal.signal(name, lambda number, _: arrived.put(number)) for name in SIGNALS}
@@ -147,7 +149,7 @@ async def _operate(settings: Settings, api: Api, metrics: OperatorMetrics) -> bo
             stop.set()
 
     async def lead() -> None:
-        """Allow passes while this process holds the Lease, then end it; its replacement waits for the Lease."""
+        """Allow passes while this process leads, then end the process; its replacement waits for the Lease."""
         if settings.lease is None:
             leads.set()
         else:
@@ -163,7 +165,7 @@ async def _operate(settings: Settings, api: Api, metrics: OperatorMetrics) -> bo
         passes.begin({*jobs, *(key for key, _ in store.versions("DaskCluster"))})
 
     loop = asyncio.get_running_loop()
-    # asyncio's own has a thread per processor and four more, so most passes would wait for others' writes.
+    # asyncio's own executor has a thread per processor and four more, so most passes would wait for others' writes.
     loop.set_default_executor(ThreadPoolExecutor(MOST_CONCURRENT + OTHER_THREADS, "requests"))
     # kopf forgets a signal if watching fails during the shutdown, so our own handlers set `stop`.
     for name in SIGNALS:

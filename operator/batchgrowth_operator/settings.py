@@ -26,7 +26,7 @@ OPEN = Network()
 
 
 SCHEDULER_RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"cpu": "2", "memory": "2Gi"}}
-"""Limits that a namespace's quota may demand; a scheduler handles a few messages a second."""
+"""Requests and limits, which a namespace's quota may demand; a scheduler handles a few messages a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Defaults:
     image: str
     """Image of jobs without spec.image."""
     pods: PodLimits = STRICTEST
-    """What jobs may ask for their pods."""
+    """Limits of what jobs may ask for in their pods."""
     job_pods: Mapping[str, Any] = field(default_factory=dict)
     """Defaults of spec.pods of all jobs, as a manifest spells them."""
     scheduler_resources: Mapping[str, Any] = field(default_factory=lambda: SCHEDULER_RESOURCES)

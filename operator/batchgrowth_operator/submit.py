@@ -27,12 +27,12 @@ from batchgrowth_operator.seen.observed import Object, Ref
 LARGEST_CODE_BYTES = 1_000_000
 """Most bytes of code; a ConfigMap holds 1 MiB."""
 LONGEST_KEY = 240
-"""Characters of a key of the ConfigMap that are kept as they are."""
+"""Longest key of the ConfigMap that is not shortened, in characters."""
 SKIPPED = ("__pycache__", "*.egg-info", "*.pyc", "*.pyo", "runs")
-"""Files and folders that are no code; `runs` is where `batchgrowth run` writes. So are those that begin with a dot."""
+"""Files and folders that are not code, like those that begin with a dot; `batchgrowth run` writes to `runs`."""
 OPTION = "--code"
 """The option that names the folder."""
-_GENERATED = "bcdfghjklmnpqrstvwxz2456789"  # those of an API server: they spell no word
+_GENERATED = "bcdfghjklmnpqrstvwxz2456789"  # an API server generates names from these: they spell no word
 MANAGER = "batchgrowth-submit"
 """Name under which fields are applied."""
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -53,8 +53,8 @@ def read_folder(folder: Path, exclude: Sequence[str] = (), manifest: Path | None
     """Return the files below a folder by their relative path, except names that SKIPPED, `exclude` or a leading dot
     rules out.
 
-    Patterns match a file's or folder's name, or its path below `folder`. `manifest` is not code: a job with more
-    workers has the same code. Raises SpecError if it cannot be packed.
+    Patterns match a file's or folder's name, or its path below `folder`. `manifest` is left out: a job with more
+    workers has the same code. Raises SpecError if the folder cannot be packed.
     """
     if not folder.is_dir():
         raise _fault(str(folder), "give a folder with the modules of the workload")
@@ -115,7 +115,7 @@ def has_module(files: Mapping[str, bytes], entrypoint: str) -> bool:
 def _files(root: Path, folder: Path, skipped: Sequence[str], above: Sequence[Path] = ()) -> Iterator[Path]:
     """Yield the files below the folder; links are followed, except those to a folder that contains the link.
 
-    `above` are the folders through which the walk came, without links.
+    Virtual environments are left out. `above` are the folders through which the walk came, without links.
     """
     through = (*above, folder.resolve())
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
@@ -132,7 +132,7 @@ def _files(root: Path, folder: Path, skipped: Sequence[str], above: Sequence[Pat
 
 
 def _check(folder: Path, sizes: Mapping[str, int]) -> None:
-    """Raise SpecError if there are no files, or too many or too large files for a ConfigMap and a job."""
+    """Raise SpecError if there are no files, odd paths, or more files or bytes than a job and its ConfigMap hold."""
     odd = next((name for name in sizes if not re.match(FILE_PATH, name) or len(name) > 255), None)
     if odd is not None:
         raise _fault(
@@ -152,7 +152,11 @@ def _check(folder: Path, sizes: Mapping[str, int]) -> None:
 
 
 def _keys(files: Mapping[str, bytes]) -> dict[str, str]:
-    """Return a key of the ConfigMap for each path. A key cannot contain a slash, so two paths may map to one key."""
+    """Return a unique key of the ConfigMap for each path.
+
+    A key cannot contain a slash, so dots replace slashes. A key that is too long, or that another path has too, is cut
+    and gets a digest of its path.
+    """
     plain = {path: re.sub(r"[^A-Za-z0-9._-]", "_", path.replace("/", ".")) for path in files}
     asked = list(plain.values())
     return {
@@ -177,7 +181,7 @@ def _fault(given: str, remedy: str) -> SpecError:
 def manifest_of(job: BatchGrowthJob, code: Code | None) -> Object:
     """Return the job as in its file, without defaults, and with the code as its source.
 
-    Raises SpecError if the file names a source itself.
+    Raises SpecError if there is code and the file names a source too.
     """
     spec = job.spec.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
     metadata = job.metadata.model_dump(
@@ -212,7 +216,10 @@ def as_yaml(*manifests: Object) -> str:
 
 
 def namespace_for(job: BatchGrowthJob, asked: str | None, usual: str) -> str:
-    """Return the namespace of the option, the manifest, or else the context. Raises SpecError if two differ."""
+    """Return the namespace of the option, or else the manifest, or else the context.
+
+    Raises SpecError if those of option and manifest differ.
+    """
     written = job.metadata.namespace
     if asked is not None and written not in (None, asked):
         raise SpecError([Fault("metadata.namespace", f'"{written}"', f"remove it, or leave out --namespace {asked}")])
@@ -223,8 +230,8 @@ def submit(api: Api, namespace: str, job: Object, code: Code | None, *, force: b
     """Write the job with its code, and return it as the API server accepted it.
 
     A dry run of the job comes first, so that a refused job leaves no code behind. Then the code is written, so that no
-    pod waits for it, and then the job, which becomes the code's owner. Raises ClusterError if no server answers, else
-    BatchGrowthError with the server's reason.
+    pod waits for it, and then the job, which becomes the code's owner. Raises ClusterError if no server answers, and
+    BatchGrowthError with the server's reason if it refuses.
     """
     job = placed(job, namespace)
     try:
@@ -233,10 +240,10 @@ def submit(api: Api, namespace: str, job: Object, code: Code | None, *, force: b
         if code is not None:
             _apply(api, _owned(placed(code.config_map, namespace), known), force=True)
         accepted = _apply(api, job, force=force)
-        # Again, because the uid of a new job, which its owner reference needs, is known only now.
+        # Again, because the owner reference needs the job's uid, which a new job has only now.
         if code is not None:
             _apply(api, _owned(placed(code.config_map, namespace), accepted), force=True)
-    except Refused as refused:  # by the first look at the job
+    except Refused as refused:  # when the job was read
         raise _explained(refused, job) from refused
     except OSError as error:
         raise ClusterError(f"the API server does not answer: {error}") from error
@@ -258,7 +265,7 @@ def placed(manifest: Object, namespace: str) -> Object:
 
 
 def _owned(config_map: Object, job: Object | None) -> Object:
-    """Return the ConfigMap with the job as its owner, so that it is deleted with it."""
+    """Return the ConfigMap with the job as its owner, with which it is deleted; unchanged without a job."""
     if job is None:
         return config_map
     metadata = job["metadata"]

@@ -40,8 +40,8 @@ BUSY = frozenset(
         HTTPStatus.GATEWAY_TIMEOUT,
     }
 )
-"""Answers of a server that does nothing at the moment. They say nothing about what was written, unlike a 500, with
-which the API server answers for a webhook that is away and for a full etcd."""
+"""Status codes of a server that serves no writes at the moment. They say nothing about the write itself, unlike a 500,
+with which the API server also answers if a webhook is away or etcd is full."""
 
 _FIELD = re.compile(r"\.status\.([\w.]+(?:\[[^\]]*\][\w.]*)*): field not declared in schema")
 _TYPE = re.compile(r"\bstatus\.conditions\[(\d+)\]\.type: Unsupported value")
@@ -69,8 +69,8 @@ class Writer:
         """Write what the pass decided, and return the writes that the API server refused.
 
         After the first refusal, this pass leaves to the next one what may depend on the refused write: it creates no
-        child, deletes none to create it again, and does not delete the job. It still changes, suspends and releases
-        children that exist.
+        child, deletes none in order to recreate it, and does not delete the job. It still changes, suspends and
+        releases children that exist.
 
         Raises Outdated if the job or a child has changed; OSError if no server answers or this process no longer leads.
         """
@@ -97,7 +97,10 @@ class Writer:
         return tuple(failures)
 
     def release(self, key: Key, cluster: Object) -> None:
-        """Take the Dask operator's finalizer from the DaskCluster of a job that is gone. Raises Refused."""
+        """Take the Dask operator's finalizer from the DaskCluster of a job that is gone.
+
+        Raises Refused; OSError if no server answers or this process no longer leads.
+        """
         ref = ref_of(cluster)
         metadata = cluster["metadata"]
         others = [name for name in finalizers_of(cluster) if name != DASK_FINALIZER]
@@ -108,7 +111,10 @@ class Writer:
         )
 
     def _write_status(self, seen: Observed, writes: Writes) -> Failure | None:
-        """Write the status with the observed resource version, so that it conflicts if the job was edited since."""
+        """Write the status with the observed resource version, and return the failure if the API server refuses it.
+
+        Raises Outdated if the job was edited or deleted since.
+        """
         job = {"name": seen.name, "namespace": seen.namespace}
         version = {"uid": seen.uid, "resourceVersion": seen.job["metadata"]["resourceVersion"]}
         manifest: Manifest = {
@@ -132,7 +138,7 @@ class Writer:
         """Apply the status, without what an older CRD does not know, and return the stored job.
 
         Such a CRD refuses the whole status for a field or a type of condition that it does not declare, even by
-        server-side apply, and even if unknown fields may be dropped. It looks at the types once it knows all fields.
+        server-side apply, and even if unknown fields may be dropped. It checks types once it knows all fields.
         """
         while True:
             try:
@@ -151,7 +157,7 @@ class Writer:
         is_new = ref not in seen.children and ref not in seen.parts
         try:
             if is_new:
-                # An apply would take over an object that another owner has made of that name.
+                # An apply would take over another owner's object of that name.
                 found = self.api.get(ref, seen.namespace)
                 if found is not None and not is_owned_by(found, seen.uid):
                     return [Failure(ref, FOREIGN, "is not this job's")]

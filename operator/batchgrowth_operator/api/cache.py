@@ -25,7 +25,7 @@ POD_METADATA = frozenset(
         "deletionTimestamp",
     }
 )  # fmt: skip
-"""Fields of a pod's metadata that are kept, and below those of its other parts."""
+"""Fields that are kept of a pod's metadata; those of its other parts follow."""
 POD_SPEC = frozenset({"nodeName", "schedulingGates"})
 POD_STATUS = frozenset({"phase", "reason", "message", "startTime", "conditions"})
 CONTAINERS = frozenset({"containerStatuses", "initContainerStatuses"})
@@ -189,7 +189,7 @@ class Store:
         return [packed.unpacked() for ref, packed in found if ref.kind == "Pod"]
 
     def refs(self, key: Key) -> Collection[Ref]:
-        """Return the known objects of a job, the job included."""
+        """Return the refs of a job's known objects, the job included."""
         with self._lock:
             return tuple(self._objects.get(key, ()))
 
@@ -318,8 +318,8 @@ class Sweep:
         return await asyncio.to_thread(self._refresh_stale, suspects, kind, namespace)
 
     def _differences(self, kind: str, namespace: str) -> dict[Place, int | None]:
-        """Return the newer version of each listed object that has one, and None for each known object that is not
-        listed, or in an older version than was known before: then etcd was restored from a backup.
+        """Return the objects that are listed in a newer version, with that version, and the known objects that are not
+        listed, or only in an older version (etcd was restored from a backup), with None.
         """
         known = self.store.versions(kind, namespace)
         label = None if kind == KIND else names.JOB_LABEL
@@ -336,7 +336,7 @@ class Sweep:
         missed = []
         for (key, ref), version in suspects.items():
             now = known.get((key, ref), -1)
-            is_missed = now >= 0  # one that is not listed as known is still known
+            is_missed = now >= 0  # without a newer version: the store still has the object
             if version is not None:
                 is_missed = now < version
             if is_missed:

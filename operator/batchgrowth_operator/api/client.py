@@ -1,6 +1,6 @@
 """A thin client for the API server: the kinds that the operator reads and writes, its requests, and the server's clock.
 
-Paths come from the table of kinds below instead of discovery, so that an unknown kind is a result instead of an error.
+Paths come from the table of kinds below instead of discovery, so that a kind that the server lacks reads as empty.
 """
 
 import copy
@@ -159,7 +159,7 @@ class Api:
         self._timeout_seconds: float = TIMEOUT_SECONDS
 
     def within(self, seconds: float) -> "Api":
-        """Return this client with a timeout for its requests."""
+        """Return a copy of this client whose requests time out after at most so many seconds."""
         bounded = copy.copy(self)
         bounded._timeout_seconds = min(self._timeout_seconds, seconds)
         return bounded
@@ -234,7 +234,7 @@ class Api:
         self._send_if_unchanged("delete", ref, namespace, body=body)
 
     def release(self, ref: Ref, namespace: str, version: str, finalizers: list[str]) -> None:
-        """Leave the object these finalizers if it still has that version; do nothing if it is gone or has changed."""
+        """Leave the object only these finalizers; do nothing if it is gone or no longer has that version."""
         change = {"metadata": {"resourceVersion": version, "finalizers": finalizers}}
         self._send_if_unchanged("patch", ref, namespace, body=change, content_type=MERGE)
 
@@ -319,7 +319,7 @@ class Api:
 
 
 def connect(kubeconfig: Path | None, count: Count) -> Api:
-    """Connect to the kubeconfig's API server, or without a kubeconfig to the pod's, by its service account.
+    """Connect to the kubeconfig's API server; without a kubeconfig, to the pod's cluster by its service account.
 
     Raises BatchGrowthError if the kubeconfig cannot be used, or if there is none outside of a pod.
     """
@@ -330,7 +330,7 @@ def connect(kubeconfig: Path | None, count: Count) -> Api:
         else:
             config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
     if kubeconfig is None:
-        configuration.proxy = None  # one in the environment is for what is outside of the cluster
+        configuration.proxy = None  # a proxy in the environment is for connections out of the cluster
     configuration.connection_pool_maxsize = CONNECTIONS
     configuration.retries = False
     return Api(client.ApiClient(configuration), count)

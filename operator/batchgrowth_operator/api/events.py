@@ -1,4 +1,4 @@
-"""Posts Kubernetes events and limits their rate; which events a job has is decided in job/announcements.py.
+"""Posts Kubernetes events and limits their rate; job/announcements.py decides which events a job has.
 
 A thread posts them behind all other writes. They are correlated by the rules of client-go: a repeated event becomes a
 count in one object, many similar events share one, and a job has a budget of event writes.
@@ -37,7 +37,7 @@ REFILL_SECONDS = 300.0
 COMBINED = "(combined from similar events): "
 
 PAUSE_SECONDS = 0.05
-"""Shortest pause between two events, of whichever jobs."""
+"""Shortest pause between two events, even of different jobs."""
 PATIENCE = 4
 """Least ratio of that pause to the time that the API server took for the event before."""
 BEHIND_SECONDS = 2.0
@@ -45,7 +45,7 @@ BEHIND_SECONDS = 2.0
 RETRY_SECONDS = 5.0
 """Pause after a request without an answer."""
 MOST_WAITING = 5_000
-"""The most kinds of events that wait; when there are more, the oldest are dropped, warnings last."""
+"""The most pairs of job and reason whose events wait; beyond that, the oldest are dropped, warnings last."""
 FLUSH_SECONDS = 2.0
 """Time that `stop` allows for posting the events that still wait."""
 MOST_BYTES = 1024
@@ -68,7 +68,7 @@ class Series:
     last: datetime
     message: str
     touched: datetime
-    """When an occurrence was last posted, or left out; warnings overtake older events, so `last` has no such order."""
+    """When an occurrence was last posted or left out. `last` may be older: warnings overtake the events before them."""
     count: int = 0
     is_posted: bool = False
 
@@ -118,7 +118,7 @@ class Correlator:
         series.last = at
         series.touched = now
 
-        # The job's budget: a token a write, of which one more comes every REFILL_SECONDS.
+        # The job's budget: each write takes a token, and every REFILL_SECONDS adds one.
         if not times:
             return series  # its first try had the token
         job.tokens = min(BURST, job.tokens + max(0.0, (now - job.filled).total_seconds()) / REFILL_SECONDS)
@@ -251,7 +251,7 @@ class EventPoster:
         return not (self._warnings or self._others) or time.monotonic() >= self._ends or self.seconds_left() <= 0
 
     def _take(self) -> tuple[Key, Occurrence] | None:
-        """Return the next event, taking jobs and reasons in turn; None if nothing waits."""
+        """Take the next event: warnings first, jobs and reasons in turn; None if none waits."""
         with self._lock:
             lane = self._warnings or self._others
             if not lane:

@@ -26,7 +26,7 @@ RENEW_SECONDS = 4.0
 RETRY_SECONDS = 1.0
 """Pause after a request that failed."""
 LOST_AFTER_SECONDS = 12.0
-"""Time since the last successful renewal was requested after which the holder stops working."""
+"""Time after which the holder stops working, counted from the request of the last successful renewal."""
 THREADS = 4
 """Threads for the requests; one that hangs keeps its thread for up to another timeout."""
 
@@ -97,7 +97,7 @@ async def hold(api: Api, lock: LeaseLock, leadership: Leadership, begin: Callabl
                 seen_at = time.monotonic()
             desired = lease_to_write(lock, found, time.monotonic() - seen_at, datetime.now(UTC))
             if desired is not None:
-                # From before the request: the server may have renewed the Lease as early as that.
+                # Taken before the request, since the server may renew the Lease at any moment from here on.
                 requested = time.monotonic()
                 seen = await answer(api.put_lease, desired)
                 leadership.extend(requested)

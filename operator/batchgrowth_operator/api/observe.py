@@ -1,4 +1,4 @@
-"""Collects one job's Observed from the store; reads Secrets and events, which are not watched, from the API server."""
+"""Collects one job's Observed from the store, and what is not watched, such as Secrets, from the API server."""
 
 import asyncio
 import logging
@@ -41,7 +41,7 @@ RESYNC_SECONDS = 600
 SECRET_SECONDS = 30
 """Time between two reads of the Secrets of a job with a cluster, one of which new pods mount."""
 SETTLED_SECONDS = 300
-"""The same while no pod of the job starts: those that run have mounted it. The first new one ends that time."""
+"""The same while no pod of the job starts: running pods have mounted the Secret. The first new pod ends that time."""
 INQUIRY_SECONDS = 30.0
 """Time between two inquiries about a silent trainer."""
 
@@ -53,21 +53,21 @@ class Memory:
     """The observer's memory of a job between passes. Times are of the monotonic clock."""
 
     uid: str = ""
-    """The job's; empty before its first pass."""
+    """The job's uid; empty before its first pass."""
     secrets_read: float = -math.inf
     """When the Secrets were last read."""
     unrenewed: tuple[Any, ...] = ()
-    """When the Secrets were read and their versions, as they were when they last needed no renewal."""
+    """The time at which Secrets were read that needed no renewal, and their versions; empty before."""
     put_backs: Mapping[Ref, PutBack] = field(default_factory=dict)
     """What the last pass put back."""
     warnings_read: float = -math.inf
     warnings: tuple[Object, ...] = ()
     first_seen: dict[str, tuple[Hashable, float]] = field(default_factory=dict)
-    """The newest report, activity and end of the job, each with when this process saw it first."""
+    """The newest report, activity and end of the job, each with the time at which this process first saw it."""
     news: int | None = None
-    """What the trainer's newest report says besides its position."""
+    """Hash of what the trainer's newest report says besides its position."""
     last_report: tuple[int, datetime] | None = None
-    """The newest text of the trainer's report, and the API server's time of day at which it was first seen."""
+    """Hash of the newest text of the trainer's report, and the API server's time of day at which it was first seen."""
     inquiry: Inquiry | None = None
     inquired: float = -math.inf
 
@@ -81,7 +81,10 @@ class Observer:
     _memories: dict[Key, Memory] = field(default_factory=dict)
 
     async def observe(self, key: Key, failures: tuple[Failure, ...]) -> Observed | None:
-        """Return the job's current state, with the failures of its last pass; None if the job does not exist."""
+        """Return the job's current state, with the failures of its last pass; None if the job does not exist.
+
+        Raises Refused or OSError if the Secrets cannot be read.
+        """
         known = {*self.store.refs(key)}
         authority, tls = _secrets(key)
         read_ago = time.monotonic() - self._memory(key).secrets_read
@@ -100,7 +103,7 @@ class Observer:
         ended = ended_at(job)
         uid = job["metadata"]["uid"]
         memory = self._memory(key)
-        if memory.uid not in ("", uid):  # an earlier job of this name has gone unseen
+        if memory.uid not in ("", uid):  # an earlier job of this name was deleted unnoticed
             memory = self._memories[key] = Memory(secrets_read=memory.secrets_read)
             failures = ()
         memory.uid = uid
@@ -144,7 +147,7 @@ class Observer:
         self._memories.pop(key, None)
 
     def left_cluster(self, key: Key) -> Object | None:
-        """Return the DaskCluster of a job that is gone."""
+        """Return the DaskCluster of a job that is gone; None if none is left."""
         found = self.store.child(key, Ref("DaskCluster", names.of(key.name).cluster))
         owners = () if found is None else found["metadata"].get("ownerReferences") or ()
         return found if any(owner.get("kind") == KIND for owner in owners) else None
@@ -170,9 +173,7 @@ class Observer:
         return is_new
 
     def remember(self, key: Key, put_backs: Mapping[Ref, PutBack], refused: tuple[Failure, ...] = ()) -> None:
-        """Remember for the next pass the fields that this pass restored, without the fields that the API server
-        refused.
-        """
+        """Remember for the next pass what this pass put back, except in children that the API server refused."""
         refs = {failure.ref for failure in refused}
         self._memory(key).put_backs = {ref: known for ref, known in put_backs.items() if ref not in refs}
 
@@ -191,7 +192,7 @@ class Observer:
             return SECRET_SECONDS
         for pod in self.store.pods(key):
             is_pending = (pod.get("status") or {}).get("phase") == "Pending"
-            if is_pending and condition_of(pod, "PodScheduled", "False") is None:  # one without a node is not that far
+            if is_pending and condition_of(pod, "PodScheduled", "False") is None:  # one without a node cannot mount
                 return SECRET_SECONDS
         return SETTLED_SECONDS
 
@@ -221,7 +222,7 @@ class Observer:
         return memory.last_report[1]
 
     def _inquiry(self, key: Key) -> Inquiry:
-        """Return what the API server says about a silent trainer; asked again after a while.
+        """Return what the API server says about a silent trainer; ask it again only after INQUIRY_SECONDS.
 
         The trainer's ConfigMap is read too, in case the watch has missed a report.
         """
@@ -241,7 +242,7 @@ class Observer:
         return memory.inquiry
 
     def _renewed(self, key: Key, now: datetime, children: Mapping[Ref, Object]) -> TlsSecrets | None:
-        """Return what to write to the Secrets. The result is kept until the Secrets are read again or change."""
+        """Return what to write to the Secrets; a None is remembered until the Secrets are read again or change."""
         found = [children.get(ref) for ref in _secrets(key)]
         memory = self._memory(key)
         versions = (

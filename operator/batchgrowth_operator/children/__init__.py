@@ -1,1 +1,1 @@
-"""The manifests of a job's children; the children's names depend only on the job's name."""
+"""The manifests of a job's children, named after the job alone, and whether a child has drifted from its manifest."""

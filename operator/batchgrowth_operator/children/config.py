@@ -150,9 +150,9 @@ def checkpoint_claim(s: Situation) -> Manifest:
 
 
 def trainer_account(s: Situation) -> list[Manifest]:
-    """Return the account that the trainer runs as, its one permission, and what binds the two.
+    """Return the account that the trainer runs as, the Role, and the RoleBinding of the two.
 
-    The permission is to get and patch the progress ConfigMap.
+    The Role permits only getting and patching the progress ConfigMap.
     """
     account = {
         "apiVersion": "v1",

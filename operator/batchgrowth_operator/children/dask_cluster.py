@@ -1,8 +1,8 @@
 """The Dask cluster of a job: the DaskCluster with the scheduler, and the Deployment of all worker pods.
 
-The DaskCluster has no workers, and a name that users' tools find. The Dask operator makes its parts, a Deployment and a
-Service, and this file says when to ask for them again. How many replicas the workers have is computed in
-job/workforce.py, and api/apply.py patches it; an annotation makes Kubernetes retry refused pods at once.
+The DaskCluster has no workers; users' tools find it by the job's name. The Dask operator makes its parts, a Deployment
+and a Service, and this file says when to ask for them again. job/workforce.py computes how many replicas the workers
+have, and api/apply.py patches them; an annotation makes Kubernetes retry refused pods at once.
 """
 
 from datetime import UTC, datetime
@@ -61,14 +61,14 @@ from batchgrowth_operator.seen.situation import Situation
 # --- The workers' Deployment ---
 
 GRACE_SECONDS = 60
-"""Time for a worker to finish its update after SIGTERM; more than the three times in worker/termination.py."""
+"""Time for a worker to finish its update after SIGTERM; more than the sum of the times in worker/termination.py."""
 NUDGE_SECONDS = 30
 """Time between two nudges, which come at multiples of it."""
 
 
 def worker_template(s: Situation) -> dict[str, Any]:
-    """Return the workers' pod template: ours, below spec.pods, the spec's parts for trainer and workers, and the user's
-    template.
+    """Return the workers' pod template: ours, overlaid by spec.pods, then by the spec's parts for trainer and workers,
+    and last by the user's template.
     """
     command = ["dask", "worker", scheduler_address(s), "--protocol", "tls", "--no-nanny", "--nthreads", "1"]
     command += ["--name", "$(POD_NAME)", "--memory-limit", "0", "--local-directory", "/tmp"]  # noqa: S108
@@ -160,7 +160,7 @@ which a part must be missing after that."""
 RELEASED_AFTER_SECONDS = 15.0
 """Time for the Dask operator to release a DaskCluster that is being deleted, which it does at once if it works."""
 DASK_FINALIZER = "kopf.zalando.org/KopfFinalizerMarker"
-"""The finalizer that the Dask operator puts on a DaskCluster, because a timer of it looks at each."""
+"""The finalizer that the Dask operator puts on each DaskCluster, because it runs a timer for each."""
 CREATE_PARTS = "Created"
 """The one phase in which the Dask operator creates the missing parts of a DaskCluster."""
 
@@ -187,7 +187,7 @@ def dask_cluster(s: Situation) -> Manifest:
     pod = pod_spec(s, [scheduler], [files_volume(s, with_plan=False)], automountServiceAccountToken=False)
     inputs = image_inputs(s) | shared_inputs(s)
     template: dict[str, Any] = {"spec": pod}
-    if shared_parts(s):  # the pod does not show who gave which part, so that it names the digest
+    if shared_parts(s):  # the pod does not show who gave which part, so it names the digest
         metadata = {"annotations": {names.INPUTS: digest(inputs)}}
         template = with_shared_parts(s, {"metadata": metadata, "spec": pod})
     service = {
@@ -220,10 +220,10 @@ def dask_cluster(s: Situation) -> Manifest:
 
 
 def seconds_to_release(cluster: Object, now: datetime) -> float | None:
-    """Return the seconds until the operator releases a DaskCluster whose job is gone; None if nothing holds it.
+    """Return the seconds until this operator releases a DaskCluster whose job is gone; None if nothing holds it.
 
-    The Dask operator does not release one if it is gone itself, or if it waits for a part that it cannot make because
-    the namespace is being deleted. The namespace would then stay for good. The finalizer protects nothing: the parts
+    If the Dask operator is gone, or waits for a part that it cannot make because the namespace is being deleted, it
+    does not release the DaskCluster. The namespace would then stay for good. The finalizer protects nothing: the parts
     are deleted with their owner.
     """
     if not is_terminating(cluster) or DASK_FINALIZER not in finalizers_of(cluster):
@@ -239,7 +239,7 @@ class MissingParts(NamedTuple):
 
 
 def missing_parts(seen: Observed, clock: Clock) -> MissingParts | None:
-    """Return the missing part of the DaskCluster that only the Dask operator can recreate; None if nothing is missing.
+    """Return since when the DaskCluster lacks a part, which only the Dask operator can recreate; None if all exist.
 
     A part counts as lost only after a while. In a namespace that is being deleted, the part goes just before the
     job; a Dask operator that is asked for it would retry endlessly and keep its finalizer, and the namespace would
@@ -250,8 +250,8 @@ def missing_parts(seen: Observed, clock: Clock) -> MissingParts | None:
     phase = (seen.cluster.get("status") or {}).get("phase")
     known = annotations_of(seen.cluster).get(names.PARTS_MISSING)
     if phase == CREATE_PARTS and known is not None:
-        # Until the Dask operator changes the phase, it is ours: if we left it out, the API server would remove it,
-        # which leaves a status of null, and that the schema of a DaskCluster refuses.
+        # Until the Dask operator changes the phase, it stays in our manifest: if we left it out, the API server would
+        # remove it and leave a status of null, which the schema of a DaskCluster refuses.
         return MissingParts(known, are_requested=True)
 
     has_service = Ref("Service", seen.names.scheduler) in seen.parts

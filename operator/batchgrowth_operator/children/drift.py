@@ -1,7 +1,7 @@
 """Drift: whether a child still matches its manifest, and whether another process keeps changing it.
 
-If the inputs of a child changed that cannot be changed in place, it is made again (`has_other_inputs`). If a child does
-not match, job/reconcile.py puts it into `Writes.apply`, and api/apply.py writes it. If another process keeps undoing
+A child that cannot be changed in place is recreated if its inputs changed (`has_other_inputs`). If a child differs
+otherwise, job/reconcile.py puts it into `Writes.apply`, and api/apply.py writes it. If another process keeps undoing
 that write, the operator repeats it less and less often: an autoscaler or a webhook that also owns a field would
 otherwise cost one write per pass, endlessly; so would a process that keeps deleting a child.
 """
@@ -47,7 +47,7 @@ _SUFFIXES = {"n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 
 _QUANTITIES = frozenset({"requests", "limits", "overhead", "sizeLimit", "divisor"})
 """Fields of pods that are quantities or maps of them. Elsewhere, as in an environment variable, 1 is not 1.0."""
 _KEYS = MERGE_KEYS | {"ownerReferences": "uid"}
-"""Lists to whose entries others may add theirs, and by what entries are matched."""
+"""Lists to which others may add entries, and the key by which entries are matched."""
 _EMPTY: tuple[Any, ...] = (None, "", False, 0, {}, [])
 """Values that the API server may leave out."""
 
@@ -80,7 +80,7 @@ def matches_manifest(found: Object, manifest: Mapping[str, Any]) -> bool:
 
 @lru_cache(maxsize=MOST_REMEMBERED)
 def _remembered(uid: str, version: str, manifest: str) -> list[bool]:  # noqa: ARG001
-    """Return the result of a comparison, in a list that is empty until the comparison was made.
+    """Return the list to which the caller adds the result of the comparison; empty before.
 
     `manifest` is the digest of all of the manifest. The annotation's digest leaves out what is added after it: the
     phase that is requested of a DaskCluster, and an existing Job's own template.
@@ -191,19 +191,19 @@ def shown(path: Path) -> str:
 # Fights over a child.
 
 FREE_ROUNDS = 5
-"""Times that a field is put back at once."""
+"""Times that a field is put back without a wait."""
 LONGEST_WAIT_SECONDS = 300.0
 """Longest wait before a field that others keep changing is put back."""
 CALM_SECONDS = 60.0
 """Shortest time without a change by others after which a fight is over."""
 LOOK_AGAIN_SECONDS = 1.0
-"""Time after a field was put back in which another pass sees whether that helped. A webhook that undoes a write in the
-same moment causes no event."""
+"""Time from putting back a field to the pass that sees whether that helped. A webhook that undoes a write in the same
+moment causes no event."""
 DELETED = "(deleted)"
-"""Stands for a field where a whole child is put back."""
+"""Stands for the field if a whole child was deleted."""
 SUSPENDED = "spec.suspend"
 ROUNDS_OF_A_SUSPENDER = 2
-"""Times that another process has suspended the trainer's Job until the condition Training names it."""
+"""Times that another process must suspend the trainer's Job before the condition Training names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,19 +220,19 @@ class Contention:
 
 
 def contention(seen: Observed, changes: Mapping[Ref, Manifest], clock: Clock) -> Contention:
-    """Return the fights over the children that these manifests would change; a new manifest is never held back."""
+    """Return the fights over the children that these manifests would change; a changed manifest is never held back."""
     put_backs = {}
     for ref, known in seen.put_backs.items():
         found = seen.children.get(ref)
         kept: PutBack | None = known
         if found is None or _uid(found) != known.uid:
-            # Of an earlier object of that name, only that it was deleted counts.
+            # Of an earlier object of that name, only its deletions count.
             deletions = {field: times for field, times in known.rounds.items() if field == DELETED}
             kept = None
             if deletions:
                 kept = replace(known, uid="" if found is None else _uid(found), rounds=deletions)
         age = (clock.now - known.at).total_seconds()
-        # A clock that was set back makes the operator forget. A fight lasts as long as its field is another's.
+        # A clock that was set back makes the operator forget. A fight lasts as long as the child still differs.
         if kept is not None and (0 <= age < _calm_seconds(kept) or (age >= 0 and _is_fight(kept) and ref in changes)):
             put_backs[ref] = kept
 
@@ -242,7 +242,7 @@ def contention(seen: Observed, changes: Mapping[Ref, Manifest], clock: Clock) ->
         fields = [DELETED]
         if found is not None:
             fields = [shown(path) for path in drifted(found, manifest) if path[0] != "status"]
-        # What is made for the first time, or was refused, nobody has deleted.
+        # A child that is made for the first time, or was refused, was not deleted by anybody.
         if not fields or (found is None and (seen.failures or not seen.job.get("status"))):
             continue
         changed = put_backs.get(ref)
@@ -260,7 +260,7 @@ def contention(seen: Observed, changes: Mapping[Ref, Manifest], clock: Clock) ->
 
     for ref, known in put_backs.items():
         if _is_fight(known) and ref not in held:
-            clock.within(known.at, _calm_seconds(known))  # then the fight is over
+            clock.within(known.at, _calm_seconds(known))  # notes when the fight will be over
     return Contention(put_backs, frozenset(held))
 
 
@@ -314,7 +314,7 @@ def _wait_seconds(known: PutBack) -> float:
 
 
 def _calm_seconds(known: PutBack) -> float:
-    """Return how long nobody else may change the child until the operator forgets the fight."""
+    """Return the time without a change by others after which the operator forgets the fight."""
     if not _is_fight(known):
         return CALM_SECONDS
     return max(CALM_SECONDS, 2 * _wait_seconds(known))
@@ -333,7 +333,7 @@ def _changed_by(found: Object, path: Path) -> str:
 
 def _owns(fields: Mapping[str, object] | None, path: Path) -> bool:
     for step in path:
-        # managedFields spell a step of a path as f:name, and that to an entry of a list as k:{"key":"value"}.
+        # managedFields spell a step of a path as f:name, and an entry of a list as k:{"key":"value"}.
         key = f"f:{step}"
         if not isinstance(step, str):
             key = "k:" + json.dumps(dict([step]), separators=(",", ":"))

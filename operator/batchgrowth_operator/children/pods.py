@@ -1,7 +1,7 @@
 """The parts that the pods of trainer, workers and scheduler share: image, TLS, security, probes, volumes, environment;
 and the trainer's Job.
 
-`with_own_parts` adds what the spec says of each role's pods, such as their resources.
+`with_own_parts` adds what the spec gives only the pods of trainer and workers, such as their resources.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,10 +29,10 @@ DASHBOARD_PORT = 8787
 HEALTH_PORT = 8788
 
 NAME_OF_USER = {"name": "USER", "value": "batchgrowth"}
-"""A platform's user has no name, which Python's `getpass` and the folders of torch's caches look for."""
+"""A name for a user that the platform chooses: Python's `getpass` and torch's cache folders look for one."""
 TMP = {"name": "tmp", "emptyDir": {}}
 SHARED_MEMORY = {"name": "shared-memory", "emptyDir": {"medium": "Memory"}}
-"""Loaders hand examples over through it; container runtimes give a container 64 MiB. It counts as its memory."""
+"""Loaders hand over examples through it; runtimes by themselves give 64 MiB. It counts as the container's memory."""
 SHARED_MEMORY_MOUNT = {"name": "shared-memory", "mountPath": "/dev/shm"}  # noqa: S108  (a path inside the container)
 MOUNTS = [
     {"name": "batchgrowth", "mountPath": FILES, "readOnly": True},
@@ -41,7 +41,7 @@ MOUNTS = [
 
 
 def image_origin(s: Situation) -> dict[str, str]:
-    """Return the annotation of a child whose image is spec.image; without one, its image is the job's default."""
+    """Return the annotation with the job's default image for a child whose image is spec.image; empty without one."""
     return {} if s.spec.image is None else {names.DEFAULT_IMAGE: s.default_image}
 
 
@@ -93,7 +93,7 @@ class UserParts(NamedTuple):
     pods: dict[str, Any]
     """To the pods of scheduler, trainer and workers: spec.pods."""
     own: dict[str, Any]
-    """To those of trainer and workers, by field."""
+    """To the pods of trainer and workers only, by field."""
 
 
 @lru_cache(maxsize=MOST_TEXTS)  # only an edit of the spec changes them
@@ -136,7 +136,7 @@ def with_shared_parts(s: Situation, template: dict[str, Any]) -> dict[str, Any]:
 
 
 def readiness_probe(port: str) -> dict[str, Any]:
-    """Return the probe of scheduler and workers: ready within a second, because training waits for them."""
+    """Return the probe of scheduler and workers, made every second, because training waits for them."""
     return {"httpGet": {"path": "/health", "port": port}, "periodSeconds": 1}
 
 
@@ -278,7 +278,7 @@ def trainer_job(s: Situation, *, suspend: bool) -> Manifest:
         variables += environment(**{STORE_VARIABLE: kept.uri})
         ca = kept.ca_config_map or s.defaults.ca_config_map
         if ca:
-            # An administrator's is no input, because a change of it must restart no trainer.
+            # An administrator's ConfigMap is no input, because a change of it must restart no trainer.
             path = f"{CA_FOLDER}/{ca}.crt" if kept.ca_config_map else f"{DEFAULT_CA_FOLDER}/{ca}.crt"
             variables += environment(**{CA_VARIABLE: path})
             items = [{"key": "ca.crt", "path": path.removeprefix(f"{FILES}/")}]

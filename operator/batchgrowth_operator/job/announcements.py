@@ -1,4 +1,4 @@
-"""What to tell when a job's status changes: as Kubernetes events to its users, as log lines to someone on call.
+"""What to tell when a job's status or a child changes: Kubernetes events to its users, log lines to someone on call.
 
 api/events.py posts the events and limits their rate; api/apply.py and loop/one_pass.py log the lines.
 """
@@ -67,7 +67,7 @@ RECOVERIES = {
 }
 """Events of conditions that went back to normal."""
 LARGEST_WRITTEN_OUT = 10**9
-"""Measured values from here on are written with an exponent."""
+"""Measured value from which on an exponent is written."""
 MOST_FIELDS = 4
 """Changed fields of a child that a line of the log names."""
 
@@ -95,7 +95,7 @@ def events_between(previous: JobStatus, new: JobStatus, quantity: str = "") -> t
         if before is None:
             is_news = now.status != "False" or (now.type, now.status) in BAD
         else:
-            # The end of a refusal is not the progress of which a stall's end tells.
+            # A refused job counts as stalled too, but the end of a refusal is not progress.
             is_restored = before.reason in RESTATING and (now.type, now.status) not in BAD
             is_news = (now.status, now.reason) != (before.status, before.reason) and not is_restored
         if is_news:
@@ -106,7 +106,7 @@ def events_between(previous: JobStatus, new: JobStatus, quantity: str = "") -> t
 
     for last, record in _new_stages(previous, new):
         text = f"Stage {record.index + 1} began with batch size {record.batch_size}."
-        # A measured decision is told if it follows the stage before it in the history, which may have been cut.
+        # A measured decision is told only if the stage before it is still in the history, which may have been cut.
         if quantity and last is not None and last.index + 1 == record.index:
             batch = f"Batch {last.batch_size:,} → {record.batch_size:,}"
             if last.batch_size == record.batch_size:
@@ -131,7 +131,7 @@ def _new_findings(previous: JobStatus, new: JobStatus) -> list[FindingRecord]:
 
 
 def wrong_result(found: FindingRecord) -> str:
-    """Return the sentences about workers that computed wrongly: which, on which nodes, and what is undone."""
+    """Return the sentences about workers that computed wrongly: which, on which nodes, and which updates are undone."""
     each = [f"{one.pod} on node {one.node}" if one.node else one.pod for one in found.workers]
     text = f"{' and '.join(each)} computed wrongly: {found.cause}. "
     text += f"Training goes back from update {found.reached:,} to update {found.update:,}."
@@ -187,7 +187,7 @@ def taken_up(stored: JobStatus) -> str:
 
 
 def changes(before: JobStatus, new: JobStatus) -> Iterator[str]:
-    """Return a line for each thing that is new in the status, except mere progress."""
+    """Yield a line for each thing that is new in the status, except mere progress."""
     for _, stage in _new_stages(before, new):
         yield f"stage {stage.index + 1} began with batch size {stage.batch_size}"
     workers_before = before.workers or WorkersStatus()

@@ -1,6 +1,6 @@
 """One small rule per condition, which derives its status, reason and message from the situation.
 
-What keeps pods from running, such as a pod that is refused, is found in seen/problems.py.
+seen/problems.py finds what keeps pods from running, such as a quota.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ FIRST_UPDATE_SECONDS = 600
 CLUSTER_KINDS = ("DaskCluster", "Deployment")
 """Kinds of children that a suspended job does not have."""
 PODS_NOT_ALLOWED = "PodsNotAllowed"
-"""Reason of the condition Accepted."""
+"""Reason of the condition Accepted if the job's pods exceed the limits."""
 
 NOT_KEPT = (
     "Nothing keeps the job's checkpoints: a suspended job and a lost trainer start over. "
@@ -63,10 +63,10 @@ REMEDIES = {
     ): "Admit the Job there, or exempt objects with the label batchgrowth.dev/job; to pause a job, set "
     "spec.suspend of the BatchGrowthJob.",
 }
-"""What would end a fight over that field of that kind."""
+"""The remedy for a fight, by the child's kind and the field that another process changes."""
 
 OF_PODS = "spec.template.spec."
-"""The beginning of the fields of a child's pods, which follow from the job."""
+"""Prefix of the fields of a child's pod template, whose values follow from the job."""
 
 
 class Verdict(NamedTuple):
@@ -166,7 +166,7 @@ def training(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
             return Verdict("True", "UpdatesCommitted", "The trainer commits updates.")
         if unreachable:
             return _unreachable(s, unreachable)
-        # A Job counts failures alone.
+        # A Job's count of failures leaves out the ends that its podFailurePolicy ignores.
         if status.get("failed", 0) or num_retries(s.seen, s.retries) or is_between_pods(s.seen):
             restart = STARTS_OVER
             if s.storage.is_kept:
@@ -216,7 +216,7 @@ def resizing(s: Situation, w: Workforce) -> Verdict:
 
 
 def degraded(s: Situation, w: Workforce) -> Verdict:
-    """Say whether workers of the stage have been missing for a while, or a worker's arithmetic differs."""
+    """Say whether the stage has lacked workers for a while, a worker adds differently, or a pod's node is cut off."""
     if s.mode is Mode.ACTIVE and s.report is not None and s.report.differing:
         return Verdict("True", "ArithmeticDiffers", truncated(f"{_differing(s, s.report)} {_joined(w)}"))
     cut_off = [pod for pod in s.seen.pods if is_cut_off(pod)]
@@ -276,7 +276,7 @@ def stalled(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
         limit = late_after_seconds(pace, STALLED_AFTER_SECONDS)
         if s.clock.reached(s.report_age_seconds, limit):
             return Verdict("True", "NoProgress", f"No update was committed for {limit:.0f} s.")
-    else:  # a trainer that has reported no update yet may take its time, from when it is ready
+    else:  # before its first update a trainer may take longer, counted from when it is ready
         ready_since = None
         for pod in s.seen.pods_of(TRAINER):
             ready_since = (condition_of(pod, "Ready", "True") or {}).get("lastTransitionTime", ready_since)
@@ -361,7 +361,7 @@ def contested(contention: Contention) -> Verdict:
     remedy = REMEDIES.get(
         (kind, field), "Remove what changes it, or exempt objects with the label batchgrowth.dev/job."
     )
-    if field.startswith(OF_PODS):  # some platforms set images or sizes and let nobody out, such as GKE Autopilot
+    if field.startswith(OF_PODS):  # some platforms, such as GKE Autopilot, set these and exempt nobody
         remedy += " Or give the job the value that is written there."
     text = f"{by} {field} of the {kind} {name} again and again; the operator puts it back ever less often. {remedy}"
     return Verdict("True", "ChildRewritten", truncated(f"{text}{others}"))

@@ -49,7 +49,7 @@ from batchgrowth_operator.seen.trainer_pods import (
 from batchgrowth_operator.settings import Defaults
 
 SHORTEST_LIFE_SECONDS = 30.0
-"""Age from which a trainer's Job that waits is made again, so that a trainer that always fails does so slowly."""
+"""Least age at which a trainer's Job is recreated for waiting too long, so that a failing trainer restarts slowly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Writes:
 
     The status comes first because it records what was decided: if the operator dies after it, the next pass writes the
     rest. Events follow it at once, because the next pass compares with the stored status and has none. Children are
-    applied before others are deleted, because a recreated child may need one that is refused.
+    applied before others are deleted, because a child that is recreated may need one whose write is refused.
     """
 
     status: Manifest | None = None
@@ -68,7 +68,7 @@ class Writes:
     delete: tuple[Ref, ...] = ()
     """Children to delete."""
     recreated: Mapping[Ref, str] = field(default_factory=dict)
-    """Children to make again once they are deleted, each with the reason; those not in `delete` wait for a trainer."""
+    """Children to recreate, each with the reason; those not in `delete` wait until the running trainer has stopped."""
     in_background: frozenset[Ref] = frozenset()
     """Those of `delete` that go at once, without waiting for the end of their pods."""
     events: tuple[Event, ...] = ()
@@ -105,7 +105,7 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
     if needs_pods and w.refused is not None:
         return _rejected(seen, w.refused)
 
-    # A job is deleted some time after its end, once its status has it, so that those who wait for its end see it.
+    # A job is deleted some time after its end, but not before its status has the end, for which others may wait.
     time_to_live = s.spec.ttl_seconds_after_finished
     is_expired = s.mode is Mode.OVER and time_to_live is not None and clock.reached(seen.ended_seconds, time_to_live)
     if is_expired and s.previous.completion_time:
@@ -121,7 +121,7 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
         found = seen.children.get(ref)
         if found is None:
             changed[ref] = manifest
-        elif ref == trainer and is_trainer_lost:  # one that is terminating, too: it would wait for its lost pod
+        elif ref == trainer and is_trainer_lost:  # even if it is terminating: it would wait for its lost pod
             recreated[ref] = "its pod is on a lost node"
         elif is_terminating(found):
             continue  # a later pass makes it again, once it is gone
@@ -138,16 +138,16 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
     if s.cluster_policy is ClusterPolicy.DELETE:
         delete += [ref_of(child) for child in (seen.workers, seen.cluster) if child and not is_terminating(child)]
 
-    # What others change again and again is put back ever less often.
+    # A child that others change again and again is put back ever less often.
     fights = contention(seen, changed, clock)
     apply: list[Manifest] = []
-    # In a namespace that is being deleted they would be refused, or keep it: the Dask operator retries what it is asked
-    # for.
+    # In a namespace that is being deleted, these writes would be refused or keep the namespace, because the Dask
+    # operator retries what it is asked for.
     if not any(map(is_of_dying_namespace, seen.failures)):
         apply = [manifest for ref, manifest in changed.items() if ref not in fights.held]
         apply += nudged_scheduler(seen, clock)
 
-    # The status tells of all this, so it comes after. Progress alone is written now and then.
+    # The status tells of all this, so it comes after. Progress alone is written only now and then.
     status = throttled(next_status(s, w, fights), s.previous, clock, defaults.report_seconds)
 
     # Events are not watched: the next pass reads those of objects that are pending without an explanation.
@@ -162,18 +162,18 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
         delete=tuple(delete),
         recreated=recreated,
         in_background=frozenset({trainer} if is_trainer_lost else ()),
-        # Read last: every rule above may have noted when it changes, a deadline among them, and that wakes the job.
+        # Read last: every rule above may have noted when its answer changes, as at a deadline, to wake the job then.
         requeue_after_seconds=clock.requeue_after_seconds,
-        # What this pass deletes, nobody else does.
+        # Without the children that this pass deletes: no other process deletes those.
         put_backs={ref: known for ref, known in fights.put_backs.items() if ref not in delete},
         is_progress_only=not (apply or delete) and is_progress_only(status, s.previous),
     )
 
 
 def _rejected(seen: Observed, error: BatchGrowthError) -> Writes:
-    """Return only the status of a refused job; its existing objects stay as they are.
+    """Return only the status and events of a refused job; its existing objects stay as they are.
 
-    One that was over before its spec was refused, by a newer operator for example, still has its time to live.
+    A job that was over before its spec was refused, as by a newer operator, is still deleted after its time to live.
     """
     previous = stored_status(seen)
     clock = Clock(seen.now)
@@ -211,7 +211,7 @@ def _wanted(s: Situation, w: Workforce) -> list[Manifest]:
         desired.append(cluster)
         desired.append(worker_deployment(s, w.template, w.requested))
     if _is_trainer_wanted(s, cluster):
-        # A suspended Job deletes its pods, and with them the containers that run on after the trainer.
+        # Kubernetes deletes the pods of a suspended Job, and with them the containers that run on after the trainer.
         desired.append(trainer_job(s, suspend=s.mode is not Mode.ACTIVE or bool(s.lingering)))
     return desired
 
@@ -220,8 +220,8 @@ def _is_trainer_wanted(s: Situation, cluster: Manifest | None) -> bool:
     """Return whether the trainer's Job is desired.
 
     A Job is recreated only after the last pod of the old one has ended, so that two trainers of a job never run at
-    once, and not while the scheduler is about to be replaced. If its node is lost, a trainer may still work unseen, so
-    the fence of the trainer's own package ends it.
+    once, and not while the scheduler is about to be replaced. If its node is lost, the old trainer may still run
+    unseen; the fence in the trainer's own package ends it.
     """
     exists = s.seen.trainer is not None
     if s.mode is Mode.OVER:
@@ -252,8 +252,8 @@ def _waits_too_long(s: Situation) -> bool:
     A new Job starts at once. Kubernetes waits before it makes a Job's next pod: 10 s, then twice as long each time, up
     to ten minutes, also for pods that were evicted and with months between them. A trainer that never reported is left
     to Kubernetes, unless nodes have refused its pods. The Job must stay while the API server refuses new pods, and
-    while its pods, which are deleted with it, count retries. One that nodes have failed would stay for ever, so
-    `next_retries` remembers its pods.
+    while its pods, which are deleted with it, count retries. A Job that only nodes have
+    failed makes no more pods, so it is recreated all the same, and `next_retries` remembers its pods.
     """
     job = s.seen.trainer
     if s.mode is not Mode.ACTIVE or job is None or not is_between_pods(s.seen):

@@ -66,7 +66,7 @@ def next_status(s: Situation, w: Workforce, contention: Contention) -> JobStatus
     # Not in RULES, because it follows from the writes and not from the situation.
     verdicts["Contested"] = contested(contention)
     for kind, verdict in verdicts.items():
-        # A message that the status has already was made printable when it was stored.
+        # A message that is already in the status was made printable before it was stored.
         if kind not in stored or stored[kind].message != verdict.message:
             verdicts[kind] = _printable(verdict)
     steady = steadied(s, w, verdicts)
@@ -184,7 +184,7 @@ def is_progress_only(new: JobStatus, previous: JobStatus) -> bool:
     if new == previous or previous.trainer_status is None or new.trainer_status is None:
         return False
     if is_awaited(previous.trainer_status) or is_awaited(new.trainer_status):
-        return False  # the first report of a start is news, and so is the end of one
+        return False  # the first report of a start is news, and so is the end of a start
     without_progress = new.model_copy(
         update={
             "trainer_status": previous.trainer_status,
@@ -236,9 +236,9 @@ def _phase(s: Situation, shown: Mapping[str, Verdict]) -> Phase:
 
 
 def _trainer_status(s: Situation) -> TrainerStatus | None:
-    """Return the trainer's part of the status.
+    """Return the trainer's part of the status; None before its first report.
 
-    If the trainer has stopped, it is of the next start: it has no report yet, and no progress if that was lost.
+    If the trainer has stopped, that part describes the next start: no report yet, and no progress if the state is lost.
     """
     if s.awaited_start is None:
         return _reported_status(s)
@@ -256,7 +256,7 @@ def _reported_status(s: Situation) -> TrainerStatus | None:
     if report is None:
         return known
     percentage = int(100 * report.fraction)
-    # As many as the status can store, and only those whose names it can store.
+    # As many metrics as the status can store, and only those whose names it can store.
     named = [(name, value) for name, value in sorted(report.metrics.items()) if 0 < len(name) <= LONGEST_METRIC_NAME]
     metrics = tuple([TrainerMetric(name=name, value=f"{value:.6g}") for name, value in named[:MOST_METRICS]])
     identity = (report.start, report.update, report.weights_sha256, percentage)
@@ -318,11 +318,11 @@ def next_findings(s: Situation) -> tuple[FindingRecord, ...]:
 
 
 def _wrong_worker(seen: Observed, name: str) -> WrongWorker:
-    """Return the worker of that name with its node: a worker's process ends for its error, but its pod stays."""
+    """Return the worker of that name with the node of its pod, which stays when the worker's process has ended."""
     pods = {pod["metadata"]["name"]: pod for pod in seen.pods}
     pod = pods.get(name, {})
     if name == TRAINER and seen.trainer_pods:
-        # The one of the present Job that has not ended, else the newest.
+        # The newest pod of the present Job that has not ended, else the newest of all.
         working = [pod for pod in seen.pods_of_job if not has_ended(pod)]
         pod = max(working or seen.trainer_pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""))
     return WrongWorker(
@@ -404,9 +404,9 @@ def _record(s: Situation, w: Workforce, index: int, earliest: str | None) -> Sta
 
 
 def _start_time(s: Situation, index: int, earliest: str | None) -> str:
-    """Return when the stage began: by the trainer's clock, since no operator may have been there.
+    """Return when the stage began by the trainer's clock, since the operator may have been down; now if it is unknown.
 
-    The trainer's clock may be wrong, so the time lies between the earliest possible one and now.
+    The trainer's clock may be wrong, so the time is kept between the earliest possible one and now.
     """
     assert s.report is not None
     known = s.report.begun.get(str(index))
@@ -472,7 +472,7 @@ def steadied(s: Situation, w: Workforce, verdicts: Mapping[str, Verdict]) -> Ste
         before = stored.get(kind)
         turns = turned.get(kind)
         if before is not None and _is_of_a_pod_that_is_gone(s, before):
-            turns = None  # what flapped is no more
+            turns = None  # the pod that flapped is gone
         if before is not None and turns is not None and is_held(s.previous, kind):
             held[kind] = ShownCondition(Verdict(before.status, before.reason, before.message), turns)
             shown[kind] = _held(s, held[kind], turns, verdict)
@@ -491,7 +491,7 @@ def steadied(s: Situation, w: Workforce, verdicts: Mapping[str, Verdict]) -> Ste
             verdict = _again(verdict, turns)
         shown[kind] = ShownCondition(verdict, turns)
 
-    # What is held is written seldom: until the next write is due, the status keeps showing what it has.
+    # Held conditions are written seldom: until the next write is due, the status keeps what it shows.
     ready = w.ready
     if "Resizing" in held and s.previous.workers is not None:
         ready = s.previous.workers.ready
@@ -552,7 +552,7 @@ def _is_turn(s: Situation, w: Workforce, before: Condition, verdict: Verdict) ->
 
 
 def _again(verdict: Verdict, turns: FlappingCondition) -> Verdict:
-    """Return the verdict; the message of a held condition says since when it flaps."""
+    """Return the verdict; if the condition is held, the message also says since when it has flapped."""
     if turns.turns < MOST_TURNS:
         return verdict
     since = timestamp(datetime.fromisoformat(turns.first_time))

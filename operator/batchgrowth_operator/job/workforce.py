@@ -1,4 +1,4 @@
-"""How many workers to request, as replicas of their Deployment: for the current stage, and soon for the next.
+"""How many workers to request, as replicas of their Deployment: for the current stage, and early for the next.
 
 Workers take time to start, so they are requested a lead time before the milestone at which their stage begins. Workers
 are kept if a later stage needs them again soon, so that an unsteady pace does not make pods come and go. If later
@@ -47,17 +47,17 @@ class Workforce:
     requested_time: str
     """When the requested number last changed."""
     resize_seconds: float | None
-    """Time from the request to this pass, if this pass is the first to see all requested workers ready."""
+    """Seconds until all requested workers were ready, if this pass is the first to see that; None otherwise."""
     lead_seconds: float
     """Smoothed start-up time of workers."""
     template: dict[str, Any]
     """Their pod template."""
     refused: PodLimitError | None
-    """What in it exceeds the limits of the installation; None if nothing does."""
+    """What in the template exceeds the limits of the installation; None if nothing does."""
 
 
 def workforce(s: Situation) -> Workforce:
-    """Return the workforce of the job in this situation, and note when more or fewer workers are requested."""
+    """Return the workforce of the job in this situation, and note in the clock when time alone changes the request."""
     previous = s.previous.workers or WorkersStatus()
     ready = 0 if s.cluster_policy is ClusterPolicy.DELETE else s.joined
 
@@ -110,7 +110,7 @@ def workforce(s: Situation) -> Workforce:
         s.clock.wake_in(lead_time.release_after(lead_seconds, bound) - seconds_since(requested_time, s.seen.now))
 
     template = worker_template(s)
-    # By the digest of the template, and not by the spec alone: the operator's defaults are part of it too.
+    # Remembered by the template's digest, and not by the spec alone: the template has the operator's defaults too.
     remembered = _remembered_faults(s.text, digest(template), s.defaults.pods)
     if not remembered:
         remembered.append(pod_faults(s.spec, template, s.defaults.pods))
@@ -129,9 +129,9 @@ def workforce(s: Situation) -> Workforce:
 
 @lru_cache(maxsize=MOST_TEXTS)
 def _remembered_faults(text: str, template: str, limits: PodLimits) -> list[tuple[Fault, ...]]:  # noqa: ARG001
-    """Return what pods of that template exceed of the limits, in a list that is empty until it was found out.
+    """Return the list to which the caller adds how pods of that template exceed the limits; empty before.
 
-    To walk the template takes longer than the rest of a pass, and only an edit of the spec or an upgrade changes it.
+    Walking the template takes longer than the rest of a pass, and only an edit of the spec or an upgrade changes it.
     `template` is its digest.
     """
     return []

@@ -1,1 +1,1 @@
-"""kopf's handlers and the queues of passes, which decide when a job is reconciled."""
+"""kopf's handlers and patches, the queues that decide when a job has its next pass, the pass, and the metrics."""

@@ -1,6 +1,7 @@
-"""Patches of kopf, which load no unused client library, let a shutdown end, and make the startup fast.
+"""Patches of kopf's imports, startup, watches, discovery and shutdown, and the watches that are broken at the moment.
 
-Each patch says which fault it fixes; docs/decisions/0011-kopf-mended.md lists all. They are applied below `_watches`.
+Each patch says which fault it fixes; docs/decisions/0011-kopf-mended.md lists all. The import is patched first, and all
+else below `_watches`.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ OF_KOPF = ("customresourcedefinitions", "namespaces")
 REDISCOVERY_SECONDS = (0.5, 2, 8)
 """Delays of the further discoveries, each after the one before."""
 
-# kopf imports kubernetes_asyncio for its types alone if it is installed, as dask-kubernetes requires. That would cost
+# If kubernetes_asyncio is installed, as dask-kubernetes requires, kopf imports it for its types alone. That would cost
 # 30 MiB and most of a second at every start.
 _modules: dict[str, Any] = sys.modules
 _is_hidden = _modules.setdefault(CLIENT, None) is None  # None makes the import raise ModuleNotFoundError
@@ -60,7 +61,7 @@ async def _wait_until_empty(scheduler: Scheduler) -> None:
 
 @dataclass(slots=True)
 class Watches:
-    """The watches of one run of kopf, and those in one namespace that the API server refuses at the moment."""
+    """The watches of one run of kopf, and which of those in one namespace are broken at the moment."""
 
     ensemble: orchestration.Ensemble | None = None
     report: Callable[[str, str, bool], None] = lambda *_: None
@@ -74,7 +75,7 @@ class Watches:
         return any(known == namespace for known, _ in self.broken)
 
     def breaks(self, namespace: str, resource: str) -> None:
-        """Note that the watch is refused."""
+        """Note that the watch is refused, or has sent no list in time."""
         self.broken.add((namespace, resource))
         self.report(namespace, resource, True)
 
@@ -104,11 +105,11 @@ def _this_runs_watches() -> Watches:
 
 
 class _Indexed(ToggleSet):  # type: ignore[misc]  # kopf's own type is unknown to mypy
-    """The objects and kinds that are not indexed yet. Here no object waits for them, as it would in kopf.
+    """The objects and kinds that are not indexed yet. Unlike in kopf itself, no object waits for them.
 
-    While kopf starts, every object waits in a task of its own until all are indexed, and each indexed object wakes all
-    waiting ones: that takes four minutes for 7,000 objects, and 90 MiB. So no object waits, and none is woken; the
-    passes wait instead, in `Watches.until_indexed`.
+    While kopf starts, every object would wait in a task of its own until all are indexed, and each indexed object would
+    wake all waiting ones: that takes four minutes for 7,000 objects, and 90 MiB. Here, only the passes wait, in
+    `Watches.until_indexed`.
     """
 
     async def make_toggle(self, state: bool = False, *, name: str | None = None) -> Toggle:
@@ -161,13 +162,14 @@ async def _orchestrate(**given: Any) -> None:
 async def _watch(**given: Any) -> AsyncIterator[Any]:
     """Watch without pauses, and log each time that a broken watch lists all objects again.
 
-    When the task ends that reports pauses, kopf's watch believes that a pause has begun. It swallows its cancellation,
-    starts over, and waits forever for new credentials: the operator would hang instead of retrying. An operator without
-    peers never pauses, so no watch needs such a task.
+    When the task that reports pauses ends, kopf's watch believes that a pause has begun. The watch swallows its
+    cancellation, starts over, and waits forever for new credentials: the operator would hang instead of retrying. An
+    operator without peers never pauses, so no watch needs such a task.
 
     A watch of one namespace that the API server refuses backs off alone, whereas kopf would end all watches: the
     namespace may be gone, and its rights with it. It counts as listed meanwhile, so that the other namespaces need not
-    wait for it; `Watches.is_blind` keeps its jobs from being decided on. So does a watch whose first list takes long.
+    wait for it; `Watches.is_blind` keeps its jobs from being decided on. A watch whose first list takes long counts
+    as listed too.
     """
     watches = _this_runs_watches()
     namespace = given.get("namespace")
@@ -215,7 +217,7 @@ async def _watch(**given: Any) -> AsyncIterator[Any]:
 
 
 async def _with_patience(events: AsyncIterator[Any], seconds: float) -> AsyncIterator[Any]:
-    """Yield the events, and None before them if the first one takes longer than so many seconds."""
+    """Yield the events, and None before them if the first one takes longer than `seconds`."""
     first = asyncio.ensure_future(anext(events, None))
     try:
         arrived, _ = await asyncio.wait({first}, timeout=seconds)
@@ -268,7 +270,7 @@ _OMITTED = (f"status={HTTPStatus.FORBIDDEN.value}", "Connector is closed")  # ko
 
 
 def refusal_message(error: BaseException) -> str | None:
-    """Return the API server's message and a remedy; None if the error is not a response of the API server."""
+    """Return the API server's message, with a remedy for a 403; None if the error is not the API server's response."""
     status = getattr(error, "status", None)
     message = getattr(error, "message", None)
     if not isinstance(status, int):

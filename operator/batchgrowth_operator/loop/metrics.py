@@ -94,8 +94,8 @@ class OperatorMetrics:
             if found is not None and _digest(found) == _digest(manifest):
                 self._metrics["batchgrowth_operator_repairs_total"].labels(manifest["kind"]).inc()
         if key not in self._states:
-            # A job that this process has not seen before is shown as its stored status says: it may never be written
-            # again. An earlier process has observed the resize in it.
+            # A job that this process has not seen before is shown as its stored status says, because the status may
+            # never be written again. An earlier process has observed the resize in it.
             stored = stored_status(seen)
             if stored.conditions:
                 status = stored.to_json()

@@ -70,7 +70,7 @@ class Reconciler:
     async def _run(self, key: Key, failures: tuple[Failure, ...]) -> PassResult:
         """Observe the job, decide what to write, and write it. Raises what requests to the API server raise."""
         if self.is_blind(key.namespace):
-            # Half of what is there could be missing in the store. A log line and a metric name the watch.
+            # The store could lack half of the objects. A log line and a metric name the watch.
             return PassResult(failures=failures, requeue_after_seconds=BLIND_SECONDS)
         # Before the job is observed, so that this operator reads no Secret of another's job.
         job = self.observer.store.job(key)
@@ -111,7 +111,7 @@ class Reconciler:
         return PassResult(requeue_after_seconds=requeue)
 
     async def _release(self, key: Key) -> PassResult:
-        """Release what the job has left behind, once it has stayed for too long."""
+        """Release the DaskCluster that the job has left behind, once it has stayed for too long."""
         cluster = self.observer.left_cluster(key)
         if cluster is None:
             return PassResult(gone=True)

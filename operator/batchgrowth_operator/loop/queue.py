@@ -1,10 +1,9 @@
 """When a job's next pass runs: one queue per job, and a few slots that all jobs share.
 
-A queue has one time at which its next pass is due. Whatever asks for a pass may bring that time nearer: a change to
-now, a report of progress to `ProgressRate.seconds_apart` after the last pass, the last pass to the time that it
-returned, such as that of a deadline, which `Clock` in seen/observed.py notes. A due pass waits for the debounce, or for
-the back-off after a pass that failed, and then for a slot. A job that something changed gets a slot before a job whose
-time has merely come.
+A queue has one time at which its next pass is due. A request for a pass can make that time earlier: a change requests
+one now, a report of progress `ProgressRate.seconds_apart` after the last pass. A pass returns when the next is due, as
+at a deadline, which `Clock` in seen/observed.py notes. A due pass waits for the debounce, or for the back-off after
+a pass that failed, and then for a slot. A job with a change gets a slot before a job whose time has merely come.
 """
 
 import asyncio
@@ -27,7 +26,7 @@ MOST_CONCURRENT = 16
 MOST_PATIENT = 4
 """Passes among them that no change asked for, such as those that write progress."""
 MOST_OUTDATED = 5
-"""Outdated passes of one job in a row of which the log says nothing: the watches catch up within moments."""
+"""Outdated passes of one job in a row without a warning in the log: the watches catch up within moments."""
 MOST_PROGRESS_WRITES = 20.0
 """Passes and status writes per second, of all jobs together, for reports of progress only."""
 
@@ -39,7 +38,8 @@ class PassResult:
     """The result of a pass: whether the job is gone, the refused writes, and the time of the next pass.
 
     With `requeue_after_seconds` None the next pass waits for an event; with `backs_off` it waits for the back-off,
-    whatever events arrive. With `is_outdated` that time doubles with each such pass in a row, but an event ends it.
+    whatever events arrive. With `is_outdated` that time doubles with each such pass in a row, but an event ends this
+    wait.
     """
 
     gone: bool = False
@@ -50,7 +50,7 @@ class PassResult:
 
 
 Pass = Callable[[Key, tuple[Failure, ...]], Awaitable[PassResult]]
-"""Runs a pass of that job; takes the writes that the last one was refused. It is `one_pass.Reconciler.make_pass`."""
+"""Runs a pass of that job; takes the refused writes of the last pass. It is `one_pass.Reconciler.make_pass`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -121,7 +121,7 @@ class Passes:
             # A job that was deleted may have been created again, and wake its queue, during the last pass.
             while not result.gone or queue.due < math.inf:
                 async with self._slots.slot(key, patient=not queue.is_urgent):
-                    # What is asked for from here on, this pass may have missed, so it causes another one.
+                    # This pass may miss what is requested from here on, so a request causes another pass.
                     queue.due = math.inf
                     queue.is_urgent = False
                     queue.last_pass = time.monotonic()
@@ -151,7 +151,7 @@ class Passes:
                         if conflicts:
                             seconds *= backoff_seconds(conflicts)
                         queue.due = min(queue.due, passed + seconds)
-                    # A change may move the time forward meanwhile.
+                    # Meanwhile, a change may make the time earlier.
                     while (left := queue.due - time.monotonic()) > 0:
                         queue.moved.clear()
                         with suppress(TimeoutError):
@@ -164,8 +164,8 @@ class Passes:
 class Slots:
     """Bounds the number of passes that run at once to `most`. A pass that no change asked for is patient.
 
-    At most `most_patient` are patient, so that a milestone does not wait until the progress of many jobs is written.
-    Urgent passes leave one slot free, so that a deadline does not wait until no job changes any more.
+    At most `most_patient` of them are patient, so that a milestone does not wait until the progress of many jobs is
+    written. Urgent passes leave one slot free, so that a deadline does not wait until no job changes any more.
     """
 
     def __init__(self, most: int, most_patient: int) -> None:
@@ -230,7 +230,7 @@ class ProgressRate:
         return len(self._training) / MOST_PROGRESS_WRITES
 
     def defaults_for(self, key: Key, *, trains: bool) -> Defaults:
-        """Return the defaults for the job's next pass. From now on the job counts as one that trains, or as none."""
+        """Return the defaults for the job's next pass. `trains` says whether the job counts as training."""
         if trains:
             self._training.add(key)
         else:

@@ -59,14 +59,14 @@ class PutBack:
     """The last time at which the operator restored fields of a child that others had changed."""
 
     uid: str
-    """The child's."""
+    """The child's uid."""
     manifest: str
     """Digest of what was written."""
     rounds: Mapping[str, int]
     """How often each field was put back."""
     at: datetime
     manager: str = ""
-    """The other that had changed such a field; empty if the child does not say."""
+    """The field manager that had changed such a field; empty if the child does not name it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class Observed:
     tls_secrets: TlsSecrets | None = None
     """What to write to the Secrets of TLS; None unless one is missing or a certificate is due."""
     failures: tuple[Failure, ...] = ()
-    """The last pass's refused writes to children. A status that was refused is none of them."""
+    """The last pass's refused writes to children. A refused status is not among them."""
     warnings: tuple[Object, ...] = ()
     """The Warning events about objects whose status does not explain why they are pending."""
     put_backs: Mapping[Ref, PutBack] = field(default_factory=dict)
@@ -189,7 +189,7 @@ class Observed:
 def endings_of(pod: Object) -> list[dict[str, Any]]:
     """Return the terminated state of the pod's own container, which is named after its role; empty if it has not ended.
 
-    The ends of other containers, such as a mesh's proxy, are not asked.
+    Other containers, such as a mesh's proxy, do not count.
     """
     role = labels_of(pod).get(names.ROLE_LABEL)
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
@@ -218,7 +218,7 @@ def ref_of(body: Object) -> Ref:
 
 
 def condition_of(body: Object | None, kind: str, status: str) -> dict[str, Any] | None:
-    """Return the condition of that type in the object's status; None if it has none, or one of another status."""
+    """Return the condition of that type and status in the object's status; None if there is none."""
     found: dict[str, Any]
     for found in ((body or {}).get("status") or {}).get("conditions") or ():
         if (found.get("type"), found.get("status")) == (kind, status):
@@ -281,7 +281,7 @@ def stored_status(seen: Observed) -> JobStatus:
     readable: dict[str, Any] = {}
     for key, value in status.items():
         kept = value
-        if key == "conditions":  # beside the types of a newer operator are those that say whether the job is over
+        if key == "conditions":  # types of a newer operator are dropped alone: others say whether the job is over
             kept = [one for one in value or () if _is_readable({key: [one]})]
         if _is_readable({key: kept}):
             readable[key] = kept
@@ -335,10 +335,9 @@ MOST_DOUBLINGS = 16
 class Clock:
     """The time of one pass. It answers whether a time has passed, and notes when each answer will change.
 
-    So a rule that depends on time asks the clock, and the next pass comes when the answer changes: no rule has to say
-    a second time when it is due; `job_outcome`, for one, asks whether spec.activeDeadlineSeconds has passed. Then
-    job/reconcile.py returns the due time with the writes, loop/one_pass.py bounds it by the resync, and loop/queue.py
-    wakes the job.
+    A rule that depends on time asks the clock, as `job_outcome` asks whether spec.activeDeadlineSeconds has passed, and
+    the next pass comes when the answer changes, so no rule has to say when that is. For this, job/reconcile.py returns
+    the due time with the writes, loop/one_pass.py bounds it by the resync, and loop/queue.py wakes the job.
     """
 
     now: datetime
@@ -385,7 +384,7 @@ def timestamp_ms(time: datetime) -> str:
 
 
 def is_timestamp(text: str) -> bool:
-    """Return whether the text is a timestamp, where others may have written something else."""
+    """Return whether the text is a timestamp; others may have written something else."""
     try:
         return datetime.fromisoformat(text).tzinfo is not None
     except ValueError:

@@ -71,10 +71,10 @@ _EVENTS = {
     "FailedToRetrieveImagePullSecret": "ImagePullFailed",
     "ProvisioningFailed": "VolumePending",
 }
-"""The reason of the condition by that of an event, for objects whose status explains nothing."""
+"""The condition's reason for each reason of an event, for objects whose status explains nothing."""
 _EVENTS_OF_PULLS = {"FailedToRetrieveImagePullSecret": "ImagePullFailed"}
-"""Those that explain more than the status of a pod whose image is not pulled. It may have others, such as of a mount
-that failed once, which are over.
+"""The events that explain more than the status of a pod whose image is not pulled. Other events of the pod, such as
+one about a mount that failed once, may be over.
 """
 _MISSING = re.compile(r'\b(persistentvolumeclaim|secret|configmap|serviceaccount) "([^"]+)" not found', re.IGNORECASE)
 _UNBOUND = re.compile("unbound immediate PersistentVolumeClaims|available persistent volumes to bind")
@@ -97,9 +97,9 @@ _REMEDIES_OF_IMAGES = (
         "Build the image in spec.image from the trainer image, by FROM: it lacks batchgrowth.",
     ),
 )
-"""What helps against an image that is the wrong one, by the words of the container runtime or of Python.
+"""What helps against a wrong image, by the words of the container runtime or of Python.
 
-Whether it is pulled or not: a runtime compares processors only if the image has a list of platforms.
+Such an image may have been pulled: a runtime compares processors only if the image has a list of platforms.
 """
 _REMEDIES_OF_PULLS = (
     (
@@ -155,7 +155,7 @@ def trainer_problem(seen: Observed, clock: Clock) -> Problem | None:
 
 
 def held_back(seen: Observed, clock: Clock) -> Iterator[Problem]:
-    """Yield the job's objects that cannot be written or deleted, or that are in the way."""
+    """Yield the problems of objects that cannot be written or deleted, or that are in the job's way."""
     yield from stuck_deletions(seen, clock)  # before the refusal of an object whose name is still in use
     for failure in seen.failures:
         in_the_way = left_over(seen) or going(seen, failure.ref)
@@ -206,7 +206,7 @@ def _dask_operator_problems(seen: Observed, clock: Clock) -> Iterator[Problem]:
 
 
 def _part_problems(seen: Observed, clock: Clock) -> Iterator[Problem]:
-    """Yield which part the Dask operator has not made for the DaskCluster, with the refusal if it has told of one."""
+    """Yield the problem of parts that the Dask operator has not made, with the refusal if it has logged one."""
     missing = missing_parts_of(seen)
     if not missing or seen.cluster is None:
         return
@@ -366,7 +366,7 @@ def _event_problems(seen: Observed, name: str, clock: Clock, events: Mapping[str
 
 
 def _newest_warning(seen: Observed, name: str, reasons: Container[str], clock: Clock) -> Object | None:
-    """Return the newest event about the object of that name with one of the reasons; None if it is too old."""
+    """Return the newest event about the object of that name with one of the reasons; None if none is recent."""
     newest: Object | None = None
     for event in seen.warnings:
         is_about = event["involvedObject"].get("name") == name and event.get("reason") in reasons
@@ -444,7 +444,7 @@ def _time(event: Object) -> str:
 
 
 def stuck_deletions(seen: Observed, clock: Clock) -> Iterator[Problem]:
-    """Yield the objects with the names of the job's children that were deleted a while ago and are still there."""
+    """Yield the problem of each object with a child's name that was deleted a while ago and is still there."""
     # Strangers too: an object of an earlier job keeps the name in use until it is gone.
     present = {**_strangers(seen), **seen.children}
     for ref, found in sorted(present.items(), key=itemgetter(0)):
@@ -490,7 +490,7 @@ def left_over(seen: Observed) -> Problem | None:
     """
     found = []
     for ref, body in sorted(_strangers(seen).items(), key=itemgetter(0)):
-        # What has an owner, or is being deleted already, garbage collection takes away.
+        # Garbage collection removes an object that has an owner or is being deleted already.
         if not is_terminating(body) and not body["metadata"].get("ownerReferences"):
             found.append(ref)
     if not found:
@@ -504,9 +504,9 @@ def left_over(seen: Observed) -> Problem | None:
 
 
 def going(seen: Observed, ref: Ref) -> Problem | None:
-    """Return the problem of an object of an earlier job of this name that Kubernetes is deleting; None if it is none.
+    """Return the problem of an object of an earlier job of this name that Kubernetes is deleting; else None.
 
-    Garbage collection takes a moment after `kubectl delete`, and a new job may be there before it is through.
+    Garbage collection takes a moment after `kubectl delete`, and a new job may be there before it has finished.
     """
     found = seen.strangers.get(ref)
     owners = () if found is None else found["metadata"].get("ownerReferences") or ()

@@ -4,9 +4,10 @@ Plan and position follow from the trainer's report, or from the stored status if
 lies in a ConfigMap or with an ended pod. It comes from a pod that runs a user's code, so a report that does not fit the
 spec is ignored. job/status.py writes what it says into the status.
 
-A trainer reports at least every LONGEST_PERIOD_SECONDS, also while it waits or evaluates, so silence is news: since
-when it lasts, and what the operator finds when it looks for the reason. A trainer that reports but commits no update is
-another matter: `stalled` in job/conditions.py has its limit, and sets the condition Stalled for both.
+A trainer reports at least every LONGEST_PERIOD_SECONDS, also while it waits or evaluates, so silence is news:
+`is_silent` notices it, and `findings` tells what the operator finds when it looks for the reason. A trainer that
+reports but commits no update is another matter: `stalled` in job/conditions.py has its limit, and sets the condition
+Stalled for both.
 """
 
 import json
@@ -62,11 +63,11 @@ class TrainingState:
     update: int
     """The number of updates done."""
     forgotten: int = 0
-    """The number of stages before the first decision that is known; 0 with a report."""
+    """The number of stages that the history in the status has dropped; 0 with a report."""
     misfit: str = ""
     """Why there is a report but no usable one; empty otherwise."""
     reported_epochs: int | None = None
-    """The smaller number of epochs of which the report is; None if it is of the spec's."""
+    """The epochs that the reporting trainer trains for, if spec.epochs has grown since; None if it has not."""
 
 
 def training_state(text: str, seen: Observed, previous: JobStatus) -> TrainingState:
@@ -129,7 +130,7 @@ def age_of(status: JobStatus) -> tuple[int, int, int]:
 
 
 def is_awaited(known: TrainerStatus | None) -> bool:
-    """Return whether the status is of a start that has not reported yet: its number is the one that comes next."""
+    """Return whether the status is of a start that has not reported yet; it already has the number of that start."""
     return known is not None and known.last_updated_time is None
 
 
@@ -190,10 +191,10 @@ def current_run(history: Iterable[StageRecord]) -> tuple[StageRecord, ...]:
 
 
 def _reported(text: str, seen: Observed) -> tuple[Progress, Plan, int | None] | None:
-    """Return the trainer's report, the plan that follows from its decisions, and the number of epochs of which it is.
+    """Return the trainer's report, the plan that follows from its decisions, and the epochs that it trains for.
 
-    That number is None if it is the spec's, and the result is None before the first report. Raises ValueError, naming
-    the field, if this job cannot have made the report.
+    The epochs are None if they are the spec's, and the result is None before the first report. Raises ValueError,
+    naming the field, if this job cannot have made the report.
     """
     report = newest_report(seen)
     if report is None:
@@ -360,7 +361,7 @@ def news_of(config_map: Object) -> Hashable:
         return str(marks), text_of(config_map)
     if report is None:
         return str(marks), None
-    # Without what changes while a training goes on; that its pace is known remains.
+    # Without what changes while training goes on; of the pace, only whether it is known remains.
     lasting = replace(
         report, update=0, epoch=0.0, learning_rate=0.0, loss=None, metrics={}, eta_seconds=None, checkpoint_update=None,
         exchanged=None, beat=None,
@@ -389,7 +390,7 @@ LATE_AFTER_UPDATES = 20
 
 
 def is_silent(seen: Observed, clock: Clock) -> bool:
-    """Return whether a ready trainer has not reported for SILENT_AFTER_SECONDS; if not, note when it will not have."""
+    """Return whether a ready trainer has been silent for SILENT_AFTER_SECONDS; if not, note when it will have been."""
     report = _report(seen)
     if seen.last_report is None or report is None:
         return False

@@ -1,6 +1,6 @@
-"""What the API server refuses of a job's objects, in one form: which object, who refuses it, why, and what helps.
+"""The API server's refusals of a job's objects, in one form: which object, who refuses it, why, and what helps.
 
-What others undo after a write is found in children/drift.py, what keeps pods from running in problems.py.
+children/drift.py finds what others undo after a write, and problems.py what keeps pods from running.
 """
 
 import re
@@ -29,8 +29,8 @@ class Problem(NamedTuple):
 class Cause(NamedTuple):
     """A kind of refusal, recognized by the API server's message.
 
-    `who` and `helps` may use the pattern's groups, `namespace`, and for a pod `size`, where its size comes from, and
-    `less`, what to request less by. The group `why` is the part of the message that is quoted.
+    `who` and `helps` may use the pattern's groups and `namespace`; for a pod also `size` (which field has its size) and
+    `less` (how to request less). The group `why` is the part of the message that is quoted.
     """
 
     pattern: re.Pattern[str]
@@ -154,7 +154,7 @@ POD_CAUSES = (
     ),
 )
 """The refusals of pods: those that no other kind meets, and those against which something else helps."""
-POD_NAME = re.compile(r'pods? "(?P<owner>[^"]+)-[a-z0-9]{0,5}"')  # before 1.30, without the end of the name
+POD_NAME = re.compile(r'pods? "(?P<owner>[^"]+)-[a-z0-9]{0,5}"')  # Kubernetes before 1.30 leaves out the end
 """How a refusal names a pod that a controller wanted to create: by its owner, and an end that every retry makes up."""
 _POD = re.compile(rf"^{POD_NAME.pattern} is forbidden: ")
 _SIZES = {
@@ -215,7 +215,7 @@ def refused_pod(message: str, namespace: str) -> Problem:
 
 
 def less(pod: str) -> str:
-    """Return the words for what a job requests less by, if a pod of that name is too much."""
+    """Return the words for how a job requests less, if a pod of that name is too much."""
     part = _part(pod)
     fewer = "fewer workers by spec.workers.maximum, or " if part == "-workers" else ""
     return f"{fewer}less by {_SIZES[part]}"
@@ -237,9 +237,9 @@ class _Explained(NamedTuple):
 def _explained(
     text: str, namespace: str, causes: Iterable[Cause], others: tuple[str, str], words: Mapping[str, str] | None = None
 ) -> _Explained:
-    """Return what the first cause says that the message matches; otherwise, who refuses and what helps by `others`.
+    """Return what the first cause that matches the message says; if none does, `others` has who refuses and what helps.
 
-    `words` are further ones that the causes use.
+    `words` are further words for the texts of the causes.
     """
     reason = "ChildRefused"
     why = text

@@ -3,8 +3,8 @@
 A job ends by its trainer's own end, or at one of the limits of its restarts, its retries and its time. A trainer that
 fails is restarted, and counts towards spec.restarts.limit; Kubernetes bounds that by the backoffLimit of its Job, whose
 podFailurePolicy says which ends count (`trainer_job` in children/pods.py). `restarts_of` reads the count, without pods
-that a node refused. One that ends with exit code 75, because its cluster failed it, is retried and does not count
-there; `job_outcome` bounds the retries that get no further.
+that a node refused. A trainer that ends with exit code 75, because its cluster failed it, is retried and does not
+count there; `job_outcome` bounds the retries that get no further.
 
 `Situation.cluster_policy` decides whether the job's cluster is kept or released.
 """
@@ -82,7 +82,7 @@ KILLED = 137
 """The exit code of a container that SIGKILL ended."""
 _KILLED_OTHERWISE = "killed, as a hung container is by its liveness probe: the pod's events say why"
 _LONGEST_COUNT = 9
-"""Digits of a number in an annotation that may be believed."""
+"""Digits of the longest number in an annotation that is believed."""
 _EXIT_CODE = re.compile(r"exit code (\d+)")
 
 
@@ -128,8 +128,8 @@ def job_outcome(
         without = f"The trainer ended {fruitless} times without getting past update {retries.update:,}"
         return Outcome(False, "RetriesFruitless", truncated(f"{without}; last: {last_exit(seen)}"))
 
-    # Until the deadline has passed, the clock notes when it will have, and that wakes the job. It is asked last, since
-    # a job that is over needs no such pass, and of a suspended job no time counts.
+    # Until the deadline has passed, the clock notes when it will have, and that wakes the job. So the clock is asked
+    # last, since a job that is over needs no such pass. While a job is suspended, no time counts.
     limit = spec.active_deadline_seconds
     if limit is not None and not spec.suspend and clock.reached(seen.active_seconds, limit):
         return Outcome(False, "DeadlineExceeded", f"The job was active for {limit} s.")
@@ -139,8 +139,8 @@ def job_outcome(
 def trainer_outcome(seen: Observed) -> Outcome | None:
     """Return how the trainer's Job ended; None if it has not.
 
-    The failure of a Job that is being deleted is none: Kubernetes deletes its pods first, and without them nobody knows
-    whether nodes alone have failed it.
+    The failure of a Job that is being deleted does not count: Kubernetes deletes its pods first, and without them
+    nobody knows whether nodes alone have failed the Job.
     """
     if condition_of(seen.trainer, "Complete", "True") is not None:
         return FINISHED
@@ -158,8 +158,8 @@ def trainer_outcome(seen: Observed) -> Outcome | None:
 def _outcome_beside_others(seen: Observed, lingering: Sequence[Object]) -> Outcome | None:
     """Return how the trainer ended if its Job cannot say so, because of other containers in its pod; None otherwise.
 
-    Either they run on, or one of them has failed, and with it the pod. A failure that a restart may mend is none: the
-    Job counts it once its pod has ended.
+    Either they run on, or one of them has failed, and with it the pod. A failure that a restart may mend does not
+    count here: the Job counts it once its pod has ended.
     """
     lingered: list[dict[str, Any]] = []
     for pod in lingering:
@@ -186,7 +186,7 @@ def trains_other_epochs(seen: Observed, spec: JobSpec) -> bool:
 def epochs_of(job: Object) -> int | None:
     """Return the number of epochs for which a trainer's Job was made; None if an earlier operator made it.
 
-    The pod template says so, which nobody can edit.
+    The number is in the pod template, which nobody can edit.
     """
     return _number_in((job["spec"]["template"].get("metadata") or {}).get("annotations") or {}, names.EPOCHS)
 
@@ -194,8 +194,8 @@ def epochs_of(job: Object) -> int | None:
 def restarts_of(seen: Observed) -> int:
     """Return the number of the trainer's failures that count, including failures before its Job was recreated.
 
-    A pod that its node refused is none, as long as Kubernetes keeps the pod; so of a Job that is being deleted, only
-    the failures before it count. The status has the others.
+    A pod that its node refused does not count, but it must still exist to be recognized. So of a Job that is being
+    deleted, only the failures before it count; the status has the others.
     """
     if seen.trainer is None:
         return 0
@@ -221,8 +221,8 @@ def _number_in(annotations: Mapping[str, str], name: str) -> int | None:
 def num_retries(seen: Observed, known: RetriesStatus) -> int:
     """Return the number of trainer pods that ended with exit code 75; evicted pods do not count.
 
-    Kubernetes keeps them, but for those that `known` names: another container outlived them, or their Job is made again
-    because nodes alone have failed it.
+    Kubernetes keeps these pods, except those that `known` names: another container outlived their trainer, or their Job
+    is recreated because nodes alone have failed it.
     """
     pods = seen.pods_of(TRAINER)
     num = sum(map(_is_retried, pods))
@@ -258,9 +258,9 @@ def _is_retried(pod: Object) -> bool:
 
 
 def last_exit(seen: Observed) -> str:
-    """Return why the trainer pod that ended last did; empty if no such pod is left.
+    """Return the end of the trainer pod that ended last: what refused or removed it, or its exit code and last output.
 
-    That is what refused or removed it, or else its exit code and last output.
+    The text is empty if no such pod is left.
     """
     removed_at, removal = last_removal(seen)
     code, message, ended_at = _last_termination(seen)
@@ -278,8 +278,8 @@ def _last_termination(seen: Observed) -> tuple[int | None, str, str]:
     left.
 
     The message is the container's last output, with a remedy if it tells that the image is the wrong one;
-    after a kill, which output does not explain, it ends with the likely cause. A pod that Kubernetes removed is not
-    asked.
+    after a kill, which output does not explain, it ends with the likely cause. Pods that Kubernetes removed are left
+    out.
     """
     endings: list[dict[str, Any]] = []
     for pod in seen.pods_of(TRAINER):
@@ -335,7 +335,7 @@ class Situation:
     defaults: Defaults
     clock: Clock
     text: str
-    """The job without its status, by which what follows from it alone is remembered from pass to pass."""
+    """The job without its status, as text: the key under which passes remember what follows from the spec alone."""
     stored: StoredJob
     """The job as the API server has it."""
     spec: JobSpec
@@ -351,19 +351,19 @@ class Situation:
     """That plan with the stage that the trainer forecasts, if it forecasts one."""
     decisions: tuple[BatchDecision, ...]
     forgotten: int
-    """The number of stages before the first of the decisions."""
+    """The number of stages that the history in the status has dropped; 0 with a report."""
     previous: JobStatus
     """The stored status."""
     report: Progress | None
-    """The trainer's progress unless it is older than that status."""
+    """The trainer's report; None if there is none, or it is unusable or older than that status."""
     misfit: str
     """Why a report that exists is not used; empty otherwise."""
     update: int
     """The number of updates done."""
     reported_epochs: int | None
-    """The smaller number of epochs of which the report is; None if it is of the spec's."""
+    """The epochs that the reporting trainer trains for, if spec.epochs has grown since; None if it has not."""
     retries: RetriesStatus
-    """What fruitless retries of the trainer are counted from."""
+    """The point from which the trainer's fruitless retries are counted."""
     outcome: Outcome | None
     """How the job ended; None if it has not."""
     lingering: Sequence[Object]
@@ -394,7 +394,7 @@ class Situation:
 
     @cached_property
     def is_report_awaited(self) -> bool:
-        """Return whether the trainer has stopped and been started again, and has not reported since."""
+        """Return whether the trainer has stopped, and its next start has not reported yet."""
         return self.awaited_start is not None or (self.report is None and is_awaited(self.previous.trainer_status))
 
     @property
@@ -404,7 +404,7 @@ class Situation:
 
     @property
     def is_reporting(self) -> bool:
-        """Return whether updates are reported as fast as the pace lets expect."""
+        """Return whether the newest reported update is recent, given the job's pace."""
         if self.report is None or self.is_report_awaited or not self.update:
             return False
         # No wake for this: the condition Stalled looks when reports have stopped.
@@ -542,7 +542,7 @@ def situate(seen: Observed, defaults: Defaults, clock: Clock) -> Situation:
 def _awaited_start(
     seen: Observed, is_kept: bool, training: TrainingState, previous: JobStatus, clock: Clock
 ) -> int | None:
-    """Return the number of the trainer's next start if an earlier one has reported and no trainer runs."""
+    """Return the number of the trainer's next start if an earlier one has reported and no trainer runs; else None."""
     known = previous.trainer_status
     if training.report is None and known is None:
         return None

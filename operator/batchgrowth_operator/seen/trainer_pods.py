@@ -1,18 +1,18 @@
-"""Whether the trainer's pods still run, which of them ended through no doing of the trainer, and where they keep their
+"""Whether the trainer's pods still run, which of them ended through no fault of the trainer, and where they keep their
 checkpoints.
 
 Kubernetes marks a running pod of a lost node as not ready, deletes it minutes later, and keeps the object until the
 node is back or gone; until then its Job makes no other pod. Only pods are read, because nodes are not namespaced.
 
-Kubernetes ends a pod with the last of its containers, native sidecars aside. Another container, as a mesh injects it,
+Kubernetes ends a pod with the last of its containers, native sidecars aside. Another container, such as a mesh's proxy,
 may never end, and its Job then neither ends nor makes another pod. situation.py reads from such a pod how the trainer
 ended, and job/reconcile.py (`_wanted`) suspends the Job, which makes Kubernetes delete the pod.
 
 A kubelet refuses a pod that was bound to its node but cannot run there: OutOfcpu, NodeAffinity,
 UnexpectedAdmissionError. The pod fails before any of its containers has run. Kubernetes removes a pod for a drain, a
-preemption or a full node, and marks it with the condition DisruptionTarget. The trainer's Job ignores the second kind
-by its podFailurePolicy, but no policy can name the first, since such a pod has neither an exit code nor a condition:
-`restarts_of` and `trainer_outcome` in situation.py leave it out.
+preemption or a full node, and marks it with the condition DisruptionTarget. The trainer's Job ignores removed pods by
+its podFailurePolicy, but no policy can name refused pods, which have neither an exit code nor a condition:
+`restarts_of` and `trainer_outcome` in situation.py leave them out.
 """
 
 from collections.abc import Iterator
@@ -111,7 +111,7 @@ def _disruption(pod: Object) -> Object | None:
 # --- Pods that run, are lost or linger ---
 
 KUBELETS_REASONS = ("ContainersNotReady", "ReadinessGatesNotReady", "PodCompleted", "PodFailed")
-"""Reasons for which a kubelet, whose node is there, calls a pod not ready."""
+"""Reasons that a kubelet gives for a pod that is not ready; they show that its node is there."""
 GIVEN_UP_AFTER_SECONDS = 60.0
 """Time for which a node may not answer before its trainer is replaced. Kubernetes itself needs 40 to 50 s to notice."""
 LINGERS_AFTER_SECONDS = 15.0
@@ -133,7 +133,7 @@ def is_replaceable(pod: Object, kept: bool) -> bool:
 
 
 def is_given_up(pod: Object, kept: bool, clock: Clock) -> bool:
-    """Return whether the node of the trainer's pod has been silent for GIVEN_UP_AFTER_SECONDS."""
+    """Return whether the trainer's pod is replaceable and its node has been silent for GIVEN_UP_AFTER_SECONDS."""
     return (
         _is_unreachable(pod, clock)
         and is_replaceable(pod, kept)
@@ -205,7 +205,7 @@ def has_ended(pod: Object) -> bool:
 
 
 def is_running(seen: Observed, kept: bool, clock: Clock) -> bool:
-    """Return whether a trainer pod may still be working, as a terminating pod that writes its checkpoint.
+    """Return whether a trainer pod may still be working, such as a terminating pod that writes its checkpoint.
 
     A pod that was given up does not count: if it still works, its successor ends it. `kept` is as in is_replaceable.
     """
@@ -258,7 +258,7 @@ STORE_VARIABLE = "BATCHGROWTH_CHECKPOINT_URI"
 CA_VARIABLE = "BATCHGROWTH_CHECKPOINT_CA"
 """The trainer's environment variable with the file of the CAs that it trusts for that store."""
 CA_FOLDER = "/etc/batchgrowth/store-ca"
-"""The folder of that file, whose name is that of the ConfigMap, if the spec names one."""
+"""The folder of that file if the spec names the ConfigMap, after which the file is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,7 +268,7 @@ class Storage:
     claim: str = ""
     """The claim that the trainer mounts; empty if there is none."""
     size: str = ""
-    """The size that the operator's own claim is to hold; empty if there is none."""
+    """The size of the operator's own claim; empty if there is none."""
     storage_class: str = ""
     is_kept: bool = True
     is_default: bool = False
