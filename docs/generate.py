@@ -126,7 +126,7 @@ def summary_page() -> str:
     rows = "".join(f"| `{field.alias}` | {field.description} |\n" for field in fields)
     return (
         "# The summary of a run\n\nOnly a finished run has a `summary.json` in its folder; `run.summary` is the same "
-        "in Python. It is JSON that any reader takes: a number that is not finite is `null`.\n"
+        "in Python. It is standard JSON: a number that is not finite is `null`.\n"
         "`make generate` writes this page from `batchgrowth_trainer.record.summary`.\n\n"
         "| key | meaning |\n|---|---|\n" + rows
     )
