@@ -50,6 +50,8 @@ RECORDED = "batchgrowth_trainer.record.runs:recorded_course"
 """The trainer's function that reads a finished run: (folder, manifest or None, overrides) -> Course."""
 DRAWN = "batchgrowth_trainer.plots:plot_plan"
 """The trainer's function that draws a plan: (Course, path)."""
+_HIDDEN = "…"
+"""The first cell of the row that stands for the stages that a long plan hides."""
 
 app = typer.Typer(
     name="batchgrowth",
@@ -222,10 +224,10 @@ def plan_list(course: Course) -> str:
     width = max(map(len, names))
     parts = []
     for row in _rows(course):
-        if len(row) < len(names):
+        if row[0] == _HIDDEN:
             parts.append(" ".join(row))
-        else:
-            parts.append("\n".join(f"{name:{width}} {value}" for name, value in zip(names, row, strict=True)))
+        else:  # a stage that no measurement decided lacks the last value
+            parts.append("\n".join(f"{name:{width}} {value}" for name, value in zip(names, row, strict=False)))
     return "\n\n".join(parts)
 
 
@@ -240,7 +242,7 @@ def _rows(course: Course) -> Iterator[list[str]]:
     first, hidden, last = first_and_last(course.plan.stages)
     yield from (_row(stage, course) for stage in first)
     if hidden:
-        yield ["…", counted(hidden, "stage")]
+        yield [_HIDDEN, counted(hidden, "stage")]
     yield from (_row(stage, course) for stage in last)
 
 

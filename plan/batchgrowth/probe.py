@@ -202,7 +202,7 @@ class Compared:
     excess_error: float
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `probe --json` prints; an infinite loss is null."""
+        """Return what `probe --json` prints; an infinite loss is null, and so is an excess over a loss of 0."""
         finite = math.isfinite(self.branch.loss)
         return {
             "batchSize": self.branch.batch_size,
@@ -210,7 +210,7 @@ class Compared:
             "updates": self.branch.updates,
             "loss": self.branch.loss if finite else None,
             "error": self.error if finite else None,
-            "excess": self.excess if finite else None,
+            "excess": self.excess if finite and math.isfinite(self.excess) else None,
             "excessError": self.excess_error,
         }
 

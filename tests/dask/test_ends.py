@@ -64,6 +64,17 @@ def test_all_end_at_once(pods: Any, digits_job: Any) -> None:
 
 
 @pytest.mark.fault("D18")
+@pytest.mark.parametrize("stream", ["sys.stdout.close()", "os.close(1)"])
+def test_a_process_ends_with_its_code_though_its_output_is_closed(stream: str) -> None:
+    code = (
+        "import os, sys; from batchgrowth_trainer.worker.exits import end_unfinalized\n"
+        f"end_unfinalized(lambda: True, 7); print('x'); {stream}"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], timeout=60, check=False, stdout=subprocess.DEVNULL)
+    assert ended.returncode == 7
+
+
+@pytest.mark.fault("D18")
 def test_a_process_ends_even_if_a_thread_hangs() -> None:
     """Also if its last output cannot be written."""
     code = (

@@ -5,6 +5,7 @@ and of its parameters in a manifest; every other growth of the registry is `Damp
 """
 
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any, ClassVar
 
 from batchgrowth.choices import GROWTH
@@ -183,6 +184,8 @@ def damper_of(batch_size: Any, nested: Mapping[str, Any]) -> Damper:
     if isinstance(batch_size, type) and issubclass(batch_size, Damper):
         return _made(batch_size, nested)
     if isinstance(batch_size, Damper):
+        if not nested:
+            return batch_size
         # A new rule, since nested parameters must not change the user's object.
         if isinstance(batch_size, _Named):
             return _made(type(batch_size), {**vars(batch_size), **nested})
@@ -204,8 +207,10 @@ def _made(kind: type[Damper], settings: Mapping[str, Any]) -> Damper:
     try:
         return kind(**settings)
     except TypeError:
-        takes = [name for name in vars(kind()) if name != "settings"]
+        takes = [name for name in signature(kind).parameters if name != "settings"]
         unknown = [name for name in settings if name not in takes]
+        if not unknown:  # the class itself is at fault, such as a user's own
+            raise
         remedy = f"{kind.__name__} takes {', '.join(takes)}"
         raise SpecError(
             [Fault(f"batch_size__{unknown[0]}", f"{kind.__name__} has no such parameter", remedy)]

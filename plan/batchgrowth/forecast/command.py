@@ -69,7 +69,8 @@ def slots_of(text: str) -> int | None:
 def dollars_of(option: str, amount: float | None) -> float | None:
     """Return an amount of money, or None if none is given. Raises SpecError if it is not above 0, or is too large."""
     if amount is not None and not 0 < amount <= LARGEST_PRICE:
-        raise SpecError([Fault(option, f"{amount:g}", "give dollars above 0, or leave the option out")])
+        remedy = f"give dollars above 0 and at most {LARGEST_PRICE:g}, or leave the option out"
+        raise SpecError([Fault(option, f"{amount:g}", remedy)])
     return amount
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from batchgrowth.choices import GROWTH
+from batchgrowth.errors import SpecError
 from batchgrowth_trainer.dampers import (
     NAMES,
     AdaDamp,
@@ -41,6 +42,39 @@ def test_every_growth_of_the_registry_is_there() -> None:
 def test_equal_rules_are_one_in_a_set() -> None:
     assert len({GeoDamp(64, factor=5), GeoDamp(64, factor=5.0), GeoDamp(64, factor=4), AdaDamp(64)}) == 3
     assert len({Damper("Cabs", looks={"may_shrink": True}), Damper("Cabs")}) == 2
+
+
+class Tenfold(GeoDamp):
+    """A user's rule with a block and a parameter of its own."""
+
+    def __init__(self, initial: int, most: int = 10) -> None:
+        super().__init__(initial, factor=most)
+
+    def block(self) -> dict[str, Any]:
+        return {"type": "Geometric", "geometric": {"factor": 10, "every_epochs": 1}}
+
+
+class OwnRule(Damper):
+    """A user's rule that is none of ours."""
+
+    def block(self) -> dict[str, Any]:
+        return {"type": "Constant"}
+
+
+def test_the_rule_of_a_user_stays_what_it_is() -> None:
+    own = OwnRule("Cabs", 8)
+    assert damper_of(own, {}) is own
+    assert damper_of(own, {}).block() == {"type": "Constant"}
+    assert damper_of(Tenfold, {"initial": 8}).block()["geometric"]["factor"] == 10
+
+
+def test_a_user_s_rule_with_parameters_that_must_be_given() -> None:
+    with pytest.raises(
+        SpecError, match="batch_size__least: Tenfold has no such parameter; Tenfold takes initial, most"
+    ):
+        damper_of(Tenfold, {"initial": 8, "least": 2})
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'initial'"):
+        damper_of(Tenfold, {})
 
 
 def test_class_object_and_name_say_the_same() -> None:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 _TO_ALL = (signal.SIGTERM, signal.SIGHUP)
@@ -114,4 +114,5 @@ def _flush(code: int, why: str) -> None:
 def _flush_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # it is None in a process that was started without it
-            stream.flush()
+            with suppress(OSError, ValueError):  # its reader is gone, or users' code has closed it
+                stream.flush()

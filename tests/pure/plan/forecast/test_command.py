@@ -186,10 +186,17 @@ def test_a_deadline_or_a_budget_that_cannot_be_kept(run: Run) -> None:
         ),
         (["--slots", "0"], "--slots: '0'; give a number from 1 to 1000, or workers if all compute at once"),
         (["--slots", "many"], "--slots: 'many'; give a number from 1 to 1000, or workers if all compute at once"),
-        (["--price-per-worker-hour", "0"], "--price-per-worker-hour: 0; give dollars above 0, or leave the option out"),
-        (["--price-per-worker-hour", "nan"], "--price-per-worker-hour: nan; give dollars above 0, or leave the option"),
+        (["--price-per-worker-hour", "0"], "--price-per-worker-hour: 0; give dollars above 0 and at most 1e+09, or"),
+        (
+            ["--price-per-worker-hour", "nan"],
+            "--price-per-worker-hour: nan; give dollars above 0 and at most 1e+09, or",
+        ),
         (["--budget", "5"], "--budget: 5; give a price too: --prices or --price-per-worker-hour"),
-        (["--budget", "-5"], "--budget: -5; give dollars above 0, or leave the option out"),
+        (["--budget", "-5"], "--budget: -5; give dollars above 0 and at most 1e+09, or leave the option out"),
+        (
+            ["--budget", "2000000000"],
+            "--budget: 2e+09; give dollars above 0 and at most 1e+09, or leave the option out",
+        ),
         (["--deadline", "soon"], "--deadline: 'soon'; give a time above 0, such as 8h, 90min or 1d12h"),
         (["--deadline", "0h"], "--deadline: '0h'; give a time above 0, such as 8h, 90min or 1d12h"),
         (["--reclaim-every", "3"], "--reclaim-every: '3'; give a time above 0, such as 8h, 90min or 1d12h"),
@@ -313,6 +320,10 @@ def test_a_catalog_with_one_instance_needs_no_name(run: Run, tmp_path: Path) -> 
         ("{stepTime: {perExample: 1}, error: true}", "{}: error: True; give a number"),
         ("stepTime: {perPixel: 1}", "{}: stepTime.perPixel: not known; give stepTime, error and label; stepTime has"),
         ("stepTime: {}", "{}: stepTime: no constant above 0; give perExample, the seconds that an example takes"),
+        (
+            "stepTime: {slots: 2, wholeBatches: true, loneExchange: true}",
+            "{}: stepTime: no constant above 0; give perExample, the seconds that an example takes",
+        ),
         (
             "stepTime: {perExample: 1, overhead: [[2, 1], [1, 1]]}",
             "{}: stepTime.overhead: workers [2, 1]; give them in increasing order",

@@ -1,5 +1,6 @@
 """The critical batch of losses that are known, the block of the manifest that follows, and what is printed."""
 
+import json
 import math
 
 import pytest
@@ -77,7 +78,9 @@ def test_a_branch_that_fails_is_beyond() -> None:
     [((0.0, 0.0), 0.0), ((0.0, 1.0), math.inf), ((0.0, -1.0), -math.inf), ((-2.0, -1.0), 0.5), ((-1.0, -2.0), -1.0)],
 )
 def test_losses_that_are_no_positive_numbers(losses: tuple[float, float], excess: float) -> None:
-    assert compared(branches(*((loss,) for loss in losses)))[1].excess == excess
+    second = compared(branches(*((loss,) for loss in losses)))[1]
+    assert second.excess == excess
+    assert json.loads(json.dumps(second.to_json(), allow_nan=False))["loss"] == losses[1]
 
 
 def test_the_block_has_the_batches_so_far_and_then_the_new_one() -> None:
