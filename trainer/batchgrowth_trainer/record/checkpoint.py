@@ -1,10 +1,10 @@
 """Checkpoints that are complete or absent, and that name the job they belong to.
 
 A run that resumes begins in training.py (`train` asks `resume` here), and its driver puts the state into the replicas
-(`RunState.checkpoint_after`). `foreign_refused` says whether one that is found belongs to this job, by `ThisJob` in
-decided.py, which asks batchgrowth/same_updates.py.
+(`RunState.checkpoint_after`). `foreign_refused` refuses a checkpoint of another job, by `ThisJob` in decided.py, which
+asks batchgrowth/same_updates.py.
 
-`_drop_old` deletes the checkpoints that are too many, here in a folder and in remote.py in an object store.
+`_drop_old` deletes the checkpoints that are too many: here in a folder, and in remote.py in an object store.
 
 A checkpoint has two parts, wherever it is stored: the state as flat tensors without a pickle, and a manifest with the
 state's digest, the fields of the spec that determine the weights, and its own digest.
@@ -51,7 +51,8 @@ _UPDATE = re.compile(r"update-(\d{10,18})(?![\d])")
 class Saved:
     """A checkpoint that was read back; `story` holds the run's seconds, resizes and recoveries until then.
 
-    `changes` says which settings have changed since, without a change to what is done: "epochs: 30 there, 40 here".
+    `changes` says which settings have changed since, none of which changes the updates done: "epochs: 30 there, 40
+    here".
     """
 
     snapshot: Snapshot
@@ -185,7 +186,7 @@ def update_in(name: str) -> int:
 
 
 def read_state(manifest: Manifest, state: bytes) -> Saved:
-    """Return the checkpoint of a manifest, with its state. Raises Damaged if the state has another digest."""
+    """Return the checkpoint of a manifest, with its state. Raises Damaged if the state is not what was written."""
     if sha256(state) != manifest.sha256:
         raise Damaged(f"{STATE} is not what was written ({len(state)} of {manifest.bytes} bytes, other digest)")
     try:
@@ -197,19 +198,19 @@ def read_state(manifest: Manifest, state: bytes) -> Saved:
 
 
 class ContinuingJob(Protocol):
-    """What a job says of a checkpoint that it finds: decided.ThisJob."""
+    """Judges whether a job can go on from a checkpoint: decided.ThisJob."""
 
     def what_differs(self, there: Mapping[str, Any], snapshot: Snapshot) -> str:
-        """Return what of the updates done would be different in this job; "" if nothing."""
+        """Return how the updates done would have differed in this job; "" if they would not."""
 
     def is_on_plan(self, snapshot: Snapshot) -> bool:
-        """Return whether the plan is at the snapshot's position after so many updates."""
+        """Return whether this job's plan is at the snapshot's position after as many updates."""
 
 
 def foreign_refused(
     manifest: Manifest, saved: Saved, mathematics: Mapping[str, Any], job: ContinuingJob | None
 ) -> Saved:
-    """Return the checkpoint, with what has changed since, for a job of that mathematics that goes on from it.
+    """Return the checkpoint, with its `changes`, if a job of that mathematics can go on from it.
 
     Raises Foreign if it belongs to another job, and Damaged if no training of this job has been at its position.
     Without a `job`, every change of the mathematics makes another job, and every position is right.
@@ -264,7 +265,7 @@ class Checkpoints(Protocol):
         """Remove unfinished checkpoints of earlier runs."""
 
     def try_out(self, size: int) -> None:
-        """Write and read a small checkpoint where they will be, if `size` bytes have room there, and delete it."""
+        """Write, read and delete a small checkpoint where checkpoints will be, if `size` bytes have room there."""
 
     def resume(self, note: Callable[[str], None]) -> Saved | None:
         """Return the newest whole checkpoint at the start of a run, and put the run's files into the output folder."""
@@ -287,7 +288,7 @@ class Checkpoints(Protocol):
 
 
 class CheckpointStore:
-    """The checkpoints of one run, of which the newest `keep` are kept."""
+    """The checkpoints of one run in a folder, of which the newest `keep` are kept."""
 
     def __init__(
         self, directory: Path, mathematics: Mapping[str, Any], keep: int, job: ContinuingJob | None = None

@@ -1,7 +1,7 @@
-"""What has been decided while a run trained, as its state has it: sizes of batches, the best evaluation, an early end.
+"""The decisions made while a run trained, as its state holds them: batch sizes, the best evaluation, an early end.
 
-A checkpoint has the state, so it says what was decided until then. Whether a job can go on from a checkpoint follows
-from it, too: `foreign_refused` in checkpoint.py asks, and refuses the checkpoint of another job.
+A checkpoint has the state, so it says what was decided until then. Whether a job can go on from a checkpoint
+depends on that too: `foreign_refused` in checkpoint.py asks `ThisJob`, and refuses the checkpoint of another job.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ _COUNT = 0
 _FIRST = 1
 _WIDTH = 3
 COURSE_BEGINS = _FIRST + _WIDTH * MOST_DECISIONS
-"""Where the memory of the course begins in the vector."""
+"""Index in the vector at which the memory of the course begins."""
 
 
 def decisions_in(tensors: Mapping[str, Tensor]) -> tuple[BatchDecision, ...]:
@@ -46,7 +46,7 @@ def write_decisions(vector: Tensor, decisions: Iterable[BatchDecision]) -> None:
     vector[_FIRST : _FIRST + len(numbers)] = torch.tensor(numbers, dtype=torch.float64)
 
 
-# --- What evaluations decided: a number for the metric, then those of BestEvaluation ---
+# --- What evaluations decided: a number for the metric, then the numbers of BestEvaluation ---
 
 STOP = "evaluation.stopEarly"
 RECORD = f"{BEST}record"
@@ -55,7 +55,7 @@ RECORD = f"{BEST}record"
 def judged_in(tensors: Mapping[str, Tensor], name: str, watched: WatchedMetric | None) -> BestEvaluation | None:
     """Return the record of that name from the tensors of a replica or a checkpoint.
 
-    None if the record is for another metric.
+    None if there is no such record, or it is for another metric or mode.
     """
     if watched is None or name not in tensors:
         return None
@@ -71,7 +71,7 @@ def judged_in(tensors: Mapping[str, Tensor], name: str, watched: WatchedMetric |
 def course_of(spec: JobSpec, tensors: Mapping[str, Tensor], plan: Plan) -> Course:
     """Return the course of the training that has the state `tensors`; without tensors, a new course.
 
-    `plan` follows from the spec alone.
+    `plan` is the plan of the spec alone.
     """
     return Course(spec, decisions_in(tensors), early_end_in(spec, tensors), plan)
 
@@ -91,7 +91,7 @@ def mark_of(watched: WatchedMetric) -> int:
 
 
 class ThisJob:
-    """What a job says of a checkpoint that it finds."""
+    """Judges whether a job can go on from a checkpoint that it finds."""
 
     def __init__(self, spec: JobSpec, plan: Plan | None = None) -> None:
         self._spec = spec
@@ -99,13 +99,13 @@ class ThisJob:
         self.mathematics = mathematics(spec)
 
     def what_differs(self, there: Mapping[str, Any], snapshot: Snapshot) -> str:
-        """Return what of the updates done would be different in this job; "" if nothing. `there` is the mathematics
+        """Return how the updates done would have differed in this job; "" if they would not. `there` is the mathematics
         that led to the snapshot.
         """
         return what_differs(there, self._spec, snapshot.position, decisions_in(snapshot.tensors))
 
     def is_on_plan(self, snapshot: Snapshot) -> bool:
-        """Return whether the plan is at the snapshot's position after so many updates."""
+        """Return whether this job's plan is at the snapshot's position after as many updates."""
         position = snapshot.position
         course = course_of(self._spec, snapshot.tensors, self._plan)
         return course.plan.position_at(position.update) == position

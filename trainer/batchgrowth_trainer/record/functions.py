@@ -193,10 +193,10 @@ LARGEST_BYTES = 64 << 20
 _MODULE = "__notebook__"
 _PYTHON = ".".join(platform.python_version_tuple()[:2])
 NAMED = re.compile(rf"\b{_MODULE}\.f[0-9a-f]{{16}}:(\w+)")
-"""The entrypoints of functions in a text; the group is the function's name."""
+"""Pattern of the entrypoints of functions in a text; the group is the function's name."""
 _RECEIVED: dict[str, Callable[..., Any]] = {}
 _UNPICKLED: set[str] = set()
-"""The entrypoints of the functions among them that came from another process."""
+"""The entrypoints in `_RECEIVED` whose functions came from another process."""
 
 
 def is_function(entrypoint: str) -> bool:
@@ -256,7 +256,7 @@ def _unsendable(name: str, error: Exception) -> WorkloadError:
 @contextmanager
 def lent(entrypoint: str, function: Callable[..., Any]) -> Iterator[None]:
     """Let this process find the function by its entrypoint inside the block, and forget it afterwards."""
-    _UNPICKLED.discard(entrypoint)  # of an earlier run that was loaded; what is unpickled is forgotten
+    _UNPICKLED.discard(entrypoint)  # of an earlier run that was loaded; `forget_received` must leave it
     _RECEIVED[entrypoint] = function
     try:
         yield
@@ -265,7 +265,10 @@ def lent(entrypoint: str, function: Callable[..., Any]) -> Iterator[None]:
 
 
 def receive(data: bytes) -> None:
-    """Unpickle the function that `packed` wrote, unless this process has it. Raises WorkloadError if that fails."""
+    """Unpickle the function that `packed` wrote, unless this process has it.
+
+    Raises DataError if the data is damaged, and WorkloadError if unpickling fails.
+    """
     header = _header(data)
     entrypoint = header["entrypoint"]
     if entrypoint in _RECEIVED:
@@ -299,7 +302,7 @@ def forget_received() -> None:
 
 
 def found(entrypoint: str, field: str) -> Callable[..., Any]:
-    """Return the function of this entrypoint. Raises WorkloadError if `receive` has not got that function."""
+    """Return the function of this entrypoint. Raises WorkloadError if this process does not have it."""
     try:
         return _RECEIVED[entrypoint]
     except KeyError:
@@ -312,7 +315,8 @@ def found(entrypoint: str, field: str) -> Callable[..., Any]:
 def function_in(folder: Path, entrypoint: str) -> bytes:
     """Return the pickled function of the run in `folder`; b"" if the run's entrypoint names a module.
 
-    Raises DataError if it is missing, and CheckpointError if it cannot be read.
+    Raises DataError if it is missing, damaged or another function, or another user may have written it, and
+    CheckpointError if it cannot be read.
     """
     if not is_function(entrypoint):
         return b""

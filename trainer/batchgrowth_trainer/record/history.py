@@ -41,7 +41,8 @@ class RowFile:
         self, path: Path, most: float = math.inf, *, new: bool = False, check_held: Callable[[], None] = lambda: None
     ) -> None:
         """Read the last update of an existing file, up to update `most`; rows after it and a torn last line do not
-        count, and are cut off before anything is written. A `new` file ignores what is there, which is then moved away.
+        count, and are cut off before anything is written. A `new` file ignores what is there, which
+        is moved away before the first write.
 
         `check_held` raises Superseded if the file is another run's by now, and is called before each write.
 
@@ -85,7 +86,7 @@ class RowFile:
         """Append a row to the buffer, and write the buffer if it is full, or `at_once`.
 
         Raises CheckpointError if the file has other columns, as the file of an earlier run may, and OSError with the
-        file's name.
+        file's name. After an error that may pass, the rows wait for the next write, up to _MOST_WAITING_BYTES.
         """
         if not self.header:  # a new file, or one whose header a crash tore
             self.header = header
@@ -139,7 +140,7 @@ class RowFile:
         Raises OSError with the file's name.
         """
         with named(self._path):
-            self._cut()  # also if no row is to follow, since a checkpoint does
+            self._cut()  # even if no row follows, since a checkpoint does
         self.flush()
         if self._is_synced or self._file is None:
             return False
@@ -179,7 +180,7 @@ def whole_lines(path: Path) -> list[str]:
 
 
 def _end(path: Path, most: float) -> tuple[tuple[str, ...], int, int]:
-    """Return the header, the bytes up to the last complete row of at most update `most`, and that row's update or 0."""
+    """Return the header, the length in bytes up to the last whole row of update `most` or less, and its update or 0."""
     with open_regular(path) as file:
         header = file.readline()
         if not header.endswith(b"\n"):
@@ -361,7 +362,7 @@ class ResizeRow:
 HISTORY_COLUMNS = HistoryRow.__slots__[: HistoryRow.__slots__.index("remaining_seconds") + 1]
 HISTORY_HEADER = tuple(to_camel(name) for name in HISTORY_COLUMNS)
 LEAST_HEADER = HISTORY_HEADER[: HISTORY_HEADER.index("seconds") + 1]
-"""The columns that every version has, first of all. A run goes on with the columns with which another version began it:
+"""The columns with which the files of every version begin. A run goes on with the columns of the version that began it:
 those that this version does not know stay empty.
 """
 GROWTH_HEADER = tuple(to_camel(name) for name in GrowthRow.__slots__)

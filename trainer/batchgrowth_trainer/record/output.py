@@ -29,7 +29,9 @@ WEIGHTS_FILE = "model.safetensors"
 BEST_FILE = "best.safetensors"
 JOURNAL_FILE = "journal.jsonl"
 TRACKING_FOLDER = "trackers"
-"""Has how far each tracker has recorded the run; the others have what they record if they have no other place."""
+"""Folder of the files that say how far each tracker has recorded the run. The folders below have the records of
+trackers that have no other place for them.
+"""
 TENSORBOARD_FOLDER = "tensorboard"
 MLFLOW_FOLDER = "mlflow"
 _WANDB_FOLDER = "wandb"  # its library's own choice
@@ -65,7 +67,7 @@ class OutputFolder:
     If another run holds the lock, this waits up to `patience` seconds and calls `note` once. The lock's file names
     its holder, because a file server may release the lock of a machine that it cannot reach. Raises StorageError if
     the lock stays held, CheckpointError if the folder cannot be written, and Interrupted if a stop is requested
-    before.
+    while it waits.
     """
 
     def __init__(
@@ -172,8 +174,8 @@ class OutputFolder:
         return aside
 
     def set_results_aside(self) -> Path:
-        """Move the results of a finished run that goes on into earlier/N, with copies of its history, and return that
-        folder.
+        """Move the results of a finished run into earlier/N before the run goes on, with copies of its history, and
+        return that folder.
         """
         aside = self._new_earlier()
         # Copied, since the run that goes on appends to them; it writes the results again.

@@ -1,4 +1,4 @@
-"""Checkpoints in an object store. No lock is needed: objects never change, and none points at the newest checkpoint."""
+"""A run's checkpoints, rows and results in an object store, without a lock: a checkpoint's objects never change."""
 
 import os
 import re
@@ -29,7 +29,7 @@ from batchgrowth_trainer.record.workload_source import ORIGIN_FILE
 # The texts of a store's errors may quote keys, so messages hold only its status and error code.
 
 _PIECE_BYTES = 1 << 24
-"""What one request carries: few enough bytes for its timeout on a slow line."""
+"""The most bytes that one request carries: few enough for its timeout on a slow line."""
 _CLIENT = {"timeout": "60s", "connect_timeout": "5s"}
 _RETRIES: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
@@ -60,7 +60,7 @@ _OF_CERTIFICATES: dict[str, tuple[type[CheckpointError], str]] = {
     "NotValidYet": _NOT_NOW,
     "NotValidYetContext": _NOT_NOW,
 }
-"""By the name of what is wrong with a store's certificate in the store's errors."""
+"""The error and its text, by the name of a certificate's fault in the errors of a store's client."""
 _OF_CREDENTIALS = ("169.254.169.254", "metadata.google.internal", "/token", "Credential")
 
 
@@ -142,7 +142,7 @@ class Bucket:
 def _trusting(authorities: Path | None, uri: str) -> Iterator[None]:
     """Trust the CAs in the file, besides the machine's, for stores that are opened inside the block.
 
-    The store's client reads these variables once, and has no option for more than one of the two.
+    The store's client reads SSL_CERT_FILE and SSL_CERT_DIR once, and has no option for more than one of the two.
     """
     if authorities is None:
         yield
@@ -221,7 +221,7 @@ FILES = (HISTORY_FILE, EVALUATIONS_FILE, GROWTH_FILE)
 
 
 class Piece(NamedTuple):
-    """A range of a file's bytes; the name has the beginning of its SHA-256."""
+    """A range of a file's bytes; `name` ends with the first digits of their SHA-256."""
 
     begin: int
     end: int
@@ -314,7 +314,7 @@ _ABOUT = "README.txt"
 _ABOUT_TEXT = b"The checkpoints and results of one BatchGrowthJob: docs/checkpoints.md.\n"
 _MANIFEST = re.compile(rf"{_MANIFESTS}update-\d{{10}}-[0-9a-f]{{16}}\.json")
 _ORPHANED = timedelta(hours=1)
-"""The age of objects without a manifest that no other trainer can still be about to write."""
+"""The age from which an object without a manifest is deleted: no trainer can still be about to write the manifest."""
 
 _T = TypeVar("_T")
 
@@ -333,7 +333,7 @@ class RemoteCheckpoints:
         self._pieces = Pieces(folder)
         self._update = 0
         self._parts: dict[str, frozenset[str]] = {}
-        """The objects that a manifest needs."""
+        """The objects that a manifest needs, by the manifest's name."""
         self.place = bucket.uri
 
     def prepare(self) -> None:
@@ -402,7 +402,7 @@ class RemoteCheckpoints:
             snapshot.position, state, self._mathematics, story, object=state_name, rows=rows
         )
         name = f"{_MANIFESTS}{name}-{checkpoint.sha256(manifest)[:16]}.json"
-        self._update = snapshot.position.update  # before the manifest, which the store may have without an answer
+        self._update = snapshot.position.update  # before the manifest, which the store may get without answering
         self._bucket.put(name, manifest)
         self._parts[name] = _parts(state_name, rows)
         self._drop_old({*_manifests(entries), name}, name, checkpoint.covered_in(story))

@@ -88,7 +88,7 @@ def _early_end(directory: Path, job: BatchGrowthJob) -> int | None:
     """
     if job.spec.evaluation.stop_early is None:
         return None
-    # Here for the reason that `_kept_decisions` has.
+    # Here for the reason given in `_kept_decisions`.
     from batchgrowth_trainer.record.checkpoint import newest_whole
     from batchgrowth_trainer.record.decided import early_end_in
 
@@ -103,9 +103,9 @@ def _early_end(directory: Path, job: BatchGrowthJob) -> int | None:
 
 
 def decisions_of(directory: Path, job: BatchGrowthJob) -> list[BatchDecision]:
-    """Return the decisions of a run that changed the wanted batch size.
+    """Return a run's decisions by which the wanted batch size changed; none if its growth is declared.
 
-    The summary has those of a finished run, and the newest checkpoint those until then; growth.csv adds later ones.
+    They come from the summary of a finished run, or else from the newest checkpoint; growth.csv adds later ones.
     Raises DataError if the history shows that one is missing.
     """
     if not job.spec.batch.growth.entry.quantity:
@@ -208,7 +208,7 @@ class RecordedRun:
 def read_run(directory: Path) -> RecordedRun:
     """Return the run in `directory`, without torn last lines.
 
-    Raises DataError if there is no history, CheckpointError if summary.json is damaged.
+    Raises DataError if there is no history, CheckpointError if summary.json is damaged, SpecError if job.yaml is.
     """
     path = directory / HISTORY_FILE
     if not path.is_file():

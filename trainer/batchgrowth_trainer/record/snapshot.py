@@ -1,4 +1,4 @@
-"""The whole state of a run at an update boundary, as tensors on the CPU, and its fingerprint."""
+"""The whole state of a run at an update boundary, as tensors on the CPU, and the fingerprint of weights."""
 
 import hashlib
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ BEST = "best."
 MISSED = "missed"
 """Name of the counts of updates without a gradient; checkpoints of earlier versions lack them, which means 0."""
 UNSTEPPED = "optimizer.unstepped"
-"""Name of the marks of parameters without a step; likewise."""
+"""Name of the marks of parameters without a step; earlier checkpoints lack them too, which means 0."""
 PackedSnapshot = tuple[Position, Mapping[str, PackedTensor]]
 PackedTrained = tuple[PackedSnapshot, Mapping[str, PackedTensor], Mapping[str, PackedTensor] | None]
 

@@ -24,7 +24,7 @@ _LASTING = {errno.EINVAL, errno.ELOOP, errno.ENAMETOOLONG, errno.EROFS}
 
 
 def may_pass(error: BaseException | None) -> bool:
-    """Return whether a retry may succeed: for an OSError other than a missing file or permission."""
+    """Return whether a retry may succeed: after an OSError not about a path, a permission or a read-only disk."""
     if not isinstance(error, OSError) or isinstance(error, _LASTING_KINDS):
         return False
     return error.errno not in _LASTING
@@ -49,7 +49,7 @@ _T = TypeVar("_T")
 
 
 def passes(error: OSError) -> bool:
-    """Return whether a retry may succeed. A file system that has failed stays read-only until a new pod mounts it."""
+    """Return whether `may_pass`, or the file system is read-only, as a failed one is until a new pod mounts it."""
     return may_pass(error) or error.errno == errno.EROFS
 
 
@@ -97,7 +97,7 @@ def retried(act: Callable[[], _T], seconds: float, note: Callable[[str], None] =
 def read_patiently(name: str, read: Callable[[], _T]) -> _T:
     """Call `read` and return its result; retry for READ_SECONDS.
 
-    Turn an OSError into a StorageError or a CheckpointError, except FileNotFoundError, which passes.
+    Turn an OSError into a StorageError or a CheckpointError, except FileNotFoundError, which is raised unchanged.
     """
 
     def attempt() -> _T:
@@ -139,7 +139,7 @@ def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Write `data` to a new file, and flush it to the disk if `durable`. Raises OSError, also if there is a file."""
+    """Write `data` to a new file, and flush it to the disk if `durable`. Raises OSError, also if it exists."""
     with named(path), os.fdopen(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
         file.write(data)
         file.flush()
@@ -174,7 +174,7 @@ def flush_folder(folder: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # what one answers that flushes files alone
+        if error.errno != errno.EINVAL:  # from a file system that flushes only files
             raise
     finally:
         os.close(descriptor)

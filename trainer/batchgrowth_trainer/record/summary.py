@@ -1,4 +1,4 @@
-"""The result of a finished run, summary.json: its keys, reading it, and telling it.
+"""The result of a finished run, summary.json: its keys, reading it, and the facts that a person wants to see.
 
 docs/summary.md is generated from the descriptions here.
 """
@@ -82,7 +82,7 @@ class Summary(_SummaryPart):
 def read_summary(directory: Path, *, whole: bool = True) -> dict[str, Any] | None:
     """Return the content of summary.json, or None if it is missing.
 
-    Raises CheckpointError if it is damaged or unreadable; if `whole`, also if a key is missing or has no sense.
+    Raises CheckpointError if it is damaged or unreadable; if `whole`, also if a key is missing or has an invalid value.
     """
     path = directory / SUMMARY_FILE
     remedy = "run the job again with --resume, which writes it again, or delete it"
@@ -106,9 +106,9 @@ def read_summary(directory: Path, *, whole: bool = True) -> dict[str, Any] | Non
 
 
 def facts_of(summary: Mapping[str, Any], metric: str = "") -> list[tuple[str, str]]:
-    """Return the names and values of a summary that a person wants to see, in order, with four significant digits.
+    """Return the names and values of a summary that a person wants to see, in order.
 
-    `metric` is put in front of each metric's name.
+    Losses and metrics have four significant digits; `metric` is put in front of each metric's name.
     """
     facts = [("updates", f"{summary['updates']:,}"), ("seconds", f"{summary['seconds']:.1f}")]
     found = {f"{metric}{name}": value for name, value in _metrics(summary).items()}

@@ -67,7 +67,7 @@ class Origin(BaseModel):
 
     @classmethod
     def read(cls, run: Path, entrypoint: str) -> "Origin | None":
-        """Return what the run's folder says; None if it says nothing that can be understood, or of another workload."""
+        """Return the origin in the run's folder; None if it is missing, cannot be read or is another workload's."""
         try:
             origin = cls.model_validate(json.loads(read_regular(run / ORIGIN_FILE)))
         except (OSError, ValueError, ValidationError):
@@ -101,8 +101,8 @@ def _versions() -> Mapping[str, str]:
 
 
 def find_workload(run: Path, spec: JobSpec, given: Sequence[Path] = ()) -> tuple[str, list[str]]:
-    """Return a line that says where the workload of the run in `run` is, and what has changed there since, and the
-    folder from which to import it, as a list that is empty if it is installed.
+    """Return a line for the user, which says where the workload of the run in `run` is and what has changed there, and
+    a list with the folder from which to import it; the list is empty if it is installed or a function.
 
     The `given` folders come first, then the folder that the run remembers, then the current one. Modules of the same
     names that this process has imported from elsewhere are forgotten.

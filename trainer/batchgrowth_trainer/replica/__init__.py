@@ -1,1 +1,1 @@
-"""One copy of the model in one process: shard gradients, their sum along the fixed tree, and the optimizer's step."""
+"""One copy of the model in one process: its data, shard gradients and sums, steps, evaluations, and its trial."""

@@ -1,7 +1,7 @@
 """How a process was when its training began: the Python state of users' code, and the settings of the process.
 
-Updates depend on none of it by contract. `later.py` compares what the process computes as it is now with what it would
-compute as it was then.
+By contract no update depends on a change of either. `later.py` refuses changed settings, and compares a shard computed
+with the Python state as it is now with the same shard computed with the state as it was then.
 """
 
 import os
@@ -15,27 +15,27 @@ import torch
 from batchgrowth_trainer.replica.python_state import Change, PythonState
 
 TIMES_LONGER = 1000
-"""How many times longer a process trains between two looks than a look takes: looks cost a thousandth of its time."""
+"""Ratio of the time between two looks to the time of a look: looks cost a thousandth of the training time."""
 
 MOST_BYTES = 64 << 20
-"""The most bytes of copied tensors and arrays of a state that is remembered."""
+"""The most bytes of tensors and arrays that a state may have copied to be remembered."""
 
 Keep = Callable[[Change], bool]
 """Whether a change stays when a state is put back."""
 
 
 class Changeable(Protocol):
-    """Knows what code has changed that moves with no state: see `strays.Parameters`."""
+    """Finds what users' code has done to the parameters: see `strays.Parameters`."""
 
     def changed(self) -> Iterator[str]:
-        """Yield the names of what has other memory or other values."""
+        """Yield the names of parameters that have other memory, or are frozen and have other values."""
 
     def unfrozen(self) -> Iterator[str]:
-        """Yield the names of what needs a gradient now, and did not at first."""
+        """Yield the names of parameters that need a gradient now, and did not at first."""
 
 
 class Beginning:
-    """Remembers Python states and settings from the beginning of training, and when they are worth another look."""
+    """Remembers Python states and settings from the beginning of training, and when the next look at them is due."""
 
     def __init__(self) -> None:
         self._states: list[tuple[PythonState, Keep]] = []
@@ -44,10 +44,10 @@ class Beginning:
         self.parameters: Changeable | None = None
 
     def remember(self, states: Sequence[tuple[PythonState, Keep]], parameters: Changeable) -> None:
-        """Take these states, each with what stays when it is put back, the parameters and the present settings as the
-        beginning.
+        """Remember these states, the parameters and the present settings as the beginning.
 
-        A state that would take much memory, such as that of a data set with a list of images, is left out.
+        Each state comes with a function that tells which changes stay when it is put back. A state that has copied more
+        than MOST_BYTES, such as the state of a data set with a list of images, is left out.
         """
         self._states = [(state, keep) for state, keep in states if state.copied_bytes <= MOST_BYTES]
         self._settings = settings()
@@ -60,14 +60,14 @@ class Beginning:
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        """Measure the block, which is a look, and so determine when the next one is due."""
+        """Time the block, which is a look, and set when the next look is due."""
         began = time.perf_counter()
         yield
         ended = time.perf_counter()
         self._due_at = ended + TIMES_LONGER * (ended - began)
 
     def changes(self) -> list[Change]:
-        """Return what has changed since the beginning, apart from what stays."""
+        """Return the changes since the beginning, without those that stay."""
         return [change for state, keep in self._states for change in state.changes() if not keep(change)]
 
     @contextmanager

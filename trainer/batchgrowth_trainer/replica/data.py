@@ -39,7 +39,7 @@ _LOG = logging.getLogger(__name__)
 class Request:
     """A request for the examples at `indices`, int64, shape (N,), and the seed for reading them.
 
-    They belong to the training set, or to the test set of that name.
+    They belong to the test set named `test`, or to the training set if that is None.
     """
 
     test: str | None
@@ -54,7 +54,7 @@ Ahead = Callable[[int], Iterator[Request]]
 """A shard -> the requests for its examples, and for those that are read after them."""
 
 Following = Callable[[], Iterator[Request]]
-"""The requests that will come, the present one first."""
+"""Returns the requests to come, the present one first."""
 
 Batch = tuple[Any, Any]
 """The inputs and targets of a request."""
@@ -95,7 +95,7 @@ class Requests:
     def coming(self, plan: Plan, step: Step, shards: range, runs: Runs) -> Iterator[Request]:
         """Yield the requests for these shards of an update, then for the `runs` of later updates, to the plan's end.
 
-        With `none_known` they end after these shards, because planning each later update takes a second in a long job.
+        With `none_known` they end after these shards, because planning all later updates takes a second in a long job.
         """
         yield from (self.of(plan, step, shard) for shard in shards)
         while runs is not none_known and not plan.is_done(step.after):
@@ -130,7 +130,7 @@ class Reader:
 
         Raises DataError and WorkloadError.
         """
-        if request.test is None and not self.draws:  # nothing of `read` is needed, and little of the processor
+        if request.test is None and not self.draws:  # as `read` would, without waiting for the lock
             return fetch(self._workload.train, request.indices)
         with self._reading:
             return read(self._workload, request)
@@ -150,10 +150,10 @@ _LONGEST_WAIT_SECONDS = 5.0
 
 
 def read(workload: Workload, request: Request) -> tuple[Any, Any]:
-    """Read a request as `fetch` does, and retry if an example cannot be read.
+    """Read a request as `fetch` does, and retry after a ReadFault.
 
-    The generators are seeded before, unless reading cannot draw from them, and are not restored. Raises DataError,
-    which is a ReadFault if the example might be read later or elsewhere, and WorkloadError.
+    If reading may draw from the generators, they are seeded before, and not restored. Raises DataError, which is a
+    ReadFault if the example might be read later or elsewhere, and WorkloadError.
     """
     dataset = workload.train
     name = "train"
@@ -227,12 +227,13 @@ def fetch(
 ) -> tuple[Any, Any]:
     """Return the inputs and targets at `indices` (int64, shape (N,)), collated along a first axis of N.
 
-    `name` is that of the data set in the workload, for errors.
+    `name` is the data set's name in errors: its place in the workload.
 
     A `TensorDataset` is indexed once per tensor, another data set by `__getitems__` if it has it, else item by item.
     If an example has more than two parts, the last is the target and the others are the inputs, as a tuple. If it is a
     dictionary, the target is under one of TARGET_KEYS, and the inputs are the rest.
-    Raises DataError if an item cannot be read, a ReadFault if that may pass, and WorkloadError if it has no target.
+    Raises DataError if an item cannot be read, a ReadFault if that may pass, and WorkloadError if it has no target or
+    the items cannot be collated.
     """
     if type(dataset) is TensorDataset and collate is None:
         return pair([tensor[indices] for tensor in dataset.tensors], name)
@@ -283,7 +284,7 @@ def pair(columns: Any, name: str, source: Any = None) -> tuple[Any, Any]:
 
 
 def _read(get: Callable[[Any], Any], key: Any, of: tuple[str, str], indices: Sequence[int]) -> Any:
-    """Return `get(key)`, the examples at `indices` `of` a data set: its kind, and its name in the workload.
+    """Return `get(key)`, the examples at `indices`; `of` has the data set's kind and its name, for errors.
 
     Raises DataError, which is a ReadFault if the error may pass.
     """
@@ -357,7 +358,7 @@ def to_device(value: Any, device: torch.device) -> Any:
 
 
 def _mapping_like(given: Mapping[Any, Any], items: dict[Any, Any]) -> Mapping[Any, Any]:
-    """Return the items in a mapping of the type of `given`, or in a dictionary if that cannot be written to."""
+    """Return the items in a mapping of the type of `given`, or in a dictionary if `given` cannot be written to."""
     if type(given) is dict or not isinstance(given, MutableMapping):
         return items
     same = copy(given)

@@ -67,7 +67,7 @@ class GrowthState:
     """The job's course, with its memory if the growth is measured.
 
     `tensors()` has both in a vector, shape (length,), float64. The memory is written there only when the vector is
-    asked for, since a tensor's numbers cost more to read and write at each update than the sums themselves. For the
+    asked for, since reading and writing a tensor's numbers at each update takes longer than the sums. For the
     same reason updates wait in a list until the next look, or until there are many, and are then taken into account one
     after another.
     """
@@ -90,13 +90,13 @@ class GrowthState:
             self.is_users = isinstance(rule, CustomRule) or type(rule).__module__.partition(".")[0] != "batchgrowth"
 
     def learning_rate(self, step: Step) -> float:
-        """Return the learning rate of that update, if the growth measures: the step's, or AdaScale's."""
+        """Return the update's learning rate: the step's, or AdaScale's."""
         return self.course.learning_rate(step, self._memory)
 
     def try_out(self) -> None:
         """Ask a rule of the user's once, about made-up measurements at its first look, and drop the answer.
 
-        Raises WorkloadError if it raises an error, or answers what `after` cannot use.
+        Raises WorkloadError if the rule raises an error, or gives an answer that `after` cannot use.
         """
         plan = self.course.plan
         first = self.course.next_look(0)
@@ -119,10 +119,10 @@ class GrowthState:
         )
 
     def repeat(self, decisions: Iterable[BatchDecision], until: int) -> None:
-        """Decide until the update `until` as these decisions do, which the run has recorded.
+        """Use these decisions, which the run has recorded, in place of the rule's until the update `until`.
 
         After a recovery these updates are made again. A rule that looks at a clock could decide otherwise, and the
-        driver, whose plan follows what it has recorded, would end the training elsewhere.
+        driver, whose plan follows the recorded decisions, would end the training at another update.
         """
         self._recorded = {one.update: one for one in decisions}
         self._recorded_until = until
@@ -130,7 +130,7 @@ class GrowthState:
     def after(self, step: Step, sums: Sums, norm: float) -> BatchDecision | None:
         """Take an update into account, and return the outcome of a look; None if no look was due.
 
-        `norm` is the norm of the mean gradient.
+        `norm` is the norm of the mean gradient. Raises WorkloadError if the rule raises an error.
         """
         self._waiting.append((step, sums, norm))
         if self.course.is_due(step.after) or len(self._waiting) == _MOST_WAITING:
@@ -182,7 +182,7 @@ class GrowthState:
 class Judgement:
     """The decisions from a job's evaluations; `best.NAME` keeps copies of the live vectors `weights`.
 
-    `tensors()` has a float64 vector for keepBest and for stopEarly: a number for the metric, then those of
+    `tensors()` has a float64 vector for keepBest and one for stopEarly: a number for the metric, then the numbers of
     BestEvaluation.
     """
 
@@ -227,7 +227,7 @@ class Judgement:
 
     @property
     def end(self) -> BestEvaluation | None:
-        """Return the reason why the training ended early; None if it did not."""
+        """Return stopEarly's best evaluation if it has ended the training early; None if it has not."""
         return None if self._end is None else self._judged[STOP]
 
     def tensors(self) -> dict[str, Tensor]:
@@ -243,10 +243,10 @@ class Judgement:
     def best_state_dict(
         self, exported: Callable[[], dict[str, Tensor]], weights: Mapping[str, Tensor]
     ) -> dict[str, Tensor] | None:
-        """Return what `exported` does with the weights of the best evaluation in the model; None before any."""
+        """Return `exported()` while the model has the weights of the best evaluation; None if there is none."""
         if RECORD not in self._judged or not self._judged[RECORD].update:
             return None
-        # What is exported is read from the model, so the model has the best weights for this moment.
+        # `exported` reads the model, so the model has the best weights during the call.
         kept = {name: vector.clone() for name, vector in weights.items()}
         for name, vector in weights.items():
             vector.copy_(self._best[f"{BEST}{name}"])

@@ -34,9 +34,9 @@ _TRIED = 4  # examples of each test set, before the first update
 _NO_WATCHDOG = nullcontext()
 
 Reduce = Callable[[Sequence[Tensor], int, Tensor], Tensor]
-"""(rows of this member's nodes, number of chunks, room for the total) -> the total row."""
+"""(rows of this member's nodes, number of leaves of the tree, room for the total) -> the total row."""
 Values = dict[tuple[str, str], float]
-"""What a few examples of a test set give, by the name of the function and that of the set."""
+"""The values for a few examples of each test set, by the names of the function and the set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,10 @@ def evaluate(
 ) -> dict[str, float]:
     """Return {"loss": mean loss, metric: mean, …, metric of the whole set: value} over each test set.
 
-    Return an empty dictionary without a test set. The names of all test sets but the first come before those of their
-    values. Computes within `watchdog`; waits for others, and for metrics of the whole set, outside of it.
-    Raises WorkloadError for a metric that does not return one value per example, or for the whole set.
+    Return an empty dictionary without a test set. The keys of every test set but the first begin with its name, as in
+    NAME.loss. Computes chunks within `watchdog`; waits for others and computes metrics of the whole set outside of it.
+    Raises DataError, and WorkloadError if the workload's code fails or a metric does not return one value per example,
+    or one for the whole set.
     """
     values: dict[str, float] = {}
     for name in replica.workload.test_sets:
@@ -119,10 +120,10 @@ def try_evaluation(replica: Replica) -> None:
     """Evaluate a few examples of each test set, and each metric on them; the replica stays as it was.
 
     So an error is found before the first update, and not after the first epoch. The last chunk is tried too if it has
-    no more examples than that, since a metric may not expect so few. A metric of the whole set may need more: if it
-    fails on a few, the whole set is evaluated, whose error counts. If something has changed by then, all of it is done
-    once more, after other examples: the values must not depend on what was evaluated before. Raises what `evaluate`
-    does.
+    as few examples, since a metric may not expect so few. If a metric of the whole set fails on a few, the whole set is
+    evaluated, and only an error on that counts. If Python state has changed, or there are metrics of the whole set, the
+    same examples are evaluated again after others: the values must not depend on what was evaluated before. Raises what
+    `evaluate` does.
     """
     workload = replica.workload
     places: dict[str, Any] = {"model": replica.model, "loss": workload.loss}
@@ -143,7 +144,8 @@ def try_evaluation(replica: Replica) -> None:
 def _tried(replica: Replica, begin: int = 0, *, is_again: bool = False) -> Values:
     """Return the values of a few examples of each test set from `begin` on, by the name of the function and the set.
 
-    A metric of the whole set that fails on a few examples is left out if this `is_again` what was tried before.
+    If a metric of the whole set fails on a few examples, the set's values of such metrics are left out, and, unless
+    `is_again`, the whole set is evaluated, whose error counts.
     """
     workload = replica.workload
     values: Values = {}
@@ -173,7 +175,7 @@ def _tried(replica: Replica, begin: int = 0, *, is_again: bool = False) -> Value
 
 
 def _check_same(values: Values, again: Values, changes: Sequence[Change], functions: Mapping[str, Any]) -> None:
-    """Raise WorkloadError if the same examples have other values once others were evaluated, by these `functions`."""
+    """Raise WorkloadError if these `functions` gave the same examples other values once others were evaluated."""
     for place, value in values.items():
         if is_alike(value, again.get(place, value)):
             continue
@@ -195,7 +197,7 @@ def _check_same(values: Values, again: Values, changes: Sequence[Change], functi
 def _evaluating(replica: Replica) -> Iterator[Callable[[], None]]:
     """Put the modules into eval mode for the block, with the weights to evaluate; reset modes and buffers after it.
 
-    Yield a function that resets modes and buffers to those of the block's beginning.
+    Yield a function that resets modes and buffers to the block's beginning.
     """
     with (
         replica.evaluating() as restore_modes,
@@ -232,7 +234,8 @@ def node_sums(chunks: dict[int, Chunk], layout: Layout, rank: int) -> list[Tenso
 def gathered_row(chunks: dict[int, Chunk], shapes: Chunk, examples: int) -> Tensor:
     """Return a row for the outputs and targets of all examples, which is 0 outside of this member's chunks.
 
-    Raises WorkloadError if a chunk's shapes or dtypes differ from `shapes`, those of the test set's first chunk.
+    Raises WorkloadError if a chunk's shapes or dtypes differ from `shapes`, those of the test set's first chunk, or if
+    an integer has no exact float64, which happens beyond 2^53.
     """
     row = _blank(shapes, examples)
     output, target = _halves(row, shapes, examples)
@@ -264,7 +267,7 @@ def _request(replica: Replica, name: str, chunk: int) -> Request:
 
 
 def _of_request(replica: Replica, request: Request, coming: Iterator[Request]) -> Chunk:
-    """Return the result of these examples, the first of the requests that are `coming`."""
+    """Return the result of this request; `coming` has this request first, then the ones to read ahead."""
     name = request.test or ""
     workload = replica.workload
     indices = request.indices
@@ -305,7 +308,7 @@ def _check_gathered(name: str, value: Any, examples: int, whole: int) -> None:
 
 
 def _of_the_whole_set(replica: Replica, test_set: str, examples: int, shapes: Chunk, row: Tensor) -> dict[str, float]:
-    # All members compute the metric, and one that draws must draw the same in each.
+    # Every member computes the metrics, and a metric that draws random numbers must draw the same in each.
     seed_generators(draw_seed(replica.spec.seed, f"whole test set {test_set}", 0))
     parts = zip(_halves(row, shapes, examples), (shapes.output, shapes.target), strict=True)
     output, target = (

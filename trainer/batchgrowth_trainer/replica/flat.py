@@ -90,7 +90,7 @@ class _FlatLayout:
         self._units = units
         self.of: dict[str, Span | _Tied] = {span.name: span for span in self.spans}
         self.tied: list[list[str]] = []
-        """The names of tensors in a region of several."""
+        """For each region that several tensors share, their names."""
         for region in regions:
             first, *others = region.owners
             if others:
@@ -108,7 +108,7 @@ class _FlatLayout:
 
 
 LOSS_PREFIX = "loss."
-"""Start of the names of what belongs to the module that computes the loss."""
+"""Prefix of the names of the tensors of a module that computes the loss."""
 
 
 def modules_of(model: nn.Module, loss: nn.Module | None = None) -> Modules:
@@ -129,7 +129,7 @@ def named_parameters(modules: Modules) -> dict[str, nn.Parameter]:
 
 
 class GradientLost(Exception):
-    """The gradient of the parameter of that name is not where backward should have left it."""
+    """A parameter's gradient is not where backward should have left it; the text is the parameter's name."""
 
 
 class FlatParameters:
@@ -146,7 +146,7 @@ class FlatParameters:
         is_last: Callable[[str, Tensor], bool] = lambda *_: False,
         loss: nn.Module | None = None,
     ) -> None:
-        """Raise WorkloadError if something shares a part of a parameter's memory."""
+        """Raise WorkloadError if elements of a parameter share memory, or a registered tensor lies partly in it."""
         modules = modules_of(model, loss)
         trained = {name: p for name, p in named_parameters(modules).items() if p.requires_grad}
         for name, parameter in trained.items():
@@ -167,7 +167,7 @@ class FlatParameters:
         """The start of the parameters for which `is_last` is true; they lie behind the others."""
         self._starts = [*(span.start for span in self.spans), self.length]
         self.lengths = [end - start for start, end in pairwise(self._starts)]
-        """The elements from each parameter to the next; those between two are 0."""
+        """The number of elements from each parameter's start to the next one's; elements between two are 0."""
         self.vector = nn.Parameter(torch.zeros(self.length, dtype=torch.float32, device=device), requires_grad=True)
         layout.copy_into(self.vector.data)
         self._names = list(ordered)
@@ -234,7 +234,7 @@ class FlatParameters:
         return missed
 
     def unreached(self, without: Sequence[float], examples: int) -> list[int]:
-        """Return the indices of the spans of which none of so many examples has given a gradient."""
+        """Return the indices of the spans that got a gradient from none of the `examples`; see `Sums.without`."""
         reached = {
             span.region.name if isinstance(span, _Tied) else span.name
             for (_, span), number in zip(self.members, without, strict=True) if number != examples
@@ -242,15 +242,15 @@ class FlatParameters:
         return [index for index, span in enumerate(self.spans) if span.name not in reached]
 
     def cuts(self, parts: int) -> list[int]:
-        """Cut the parameters into N parts of about equal length: return the index at which each begins, and the number
-        of all.
+        """Cut the parameters into `parts` parts of about equal length: return the index of each part's first parameter,
+        then the number of parameters.
         """
         wanted = [self.length * part / parts for part in range(parts + 1)]
         starts = self._starts
         return [min(range(len(starts)), key=lambda number: abs(starts[number] - each)) for each in wanted]
 
     def places(self, cuts: Sequence[int]) -> list[slice]:
-        """Return the slices of the vector from each of these parameters, by index, to the next."""
+        """Return the slices of the vector from each of the `cuts`, which are indices of parameters, to the next."""
         return [slice(self._starts[lo], self._starts[hi]) for lo, hi in pairwise(cuts)]
 
 
@@ -277,7 +277,7 @@ class _Slot:
 
 
 def _has_begun(vector: Tensor) -> Tensor:
-    """Return which numbers are other than the infinity, or the largest number, with which an observer begins."""
+    """Return a mask of the numbers other than the infinity, or the largest number, with which an observer begins."""
     if not vector.is_floating_point():
         return torch.isfinite(vector)
     return vector.abs() < _LARGEST
@@ -286,8 +286,8 @@ def _has_begun(vector: Tensor) -> Tensor:
 class FlatBuffers:
     """All buffers, one flat vector per dtype; the changes that shards make are summed and averaged like gradients.
 
-    Those that share memory share it in the vector too. So batch norm's running statistics are the same for any number
-    of workers: each shard starts from the same buffers (`restore`), and `advance` moves them by the mean change.
+    So batch norm's running statistics are the same for any number of workers: each shard starts from the same buffers
+    (`restore`), and `advance` moves them by the mean change. Buffers that share memory share it in the vector too.
     """
 
     def __init__(
@@ -297,7 +297,7 @@ class FlatBuffers:
         loss: nn.Module | None = None,
         without: Set[str] = frozenset(),
     ) -> None:
-        """Leave out the buffers of the names `without`, which are views of something else."""
+        """Leave out the buffers named in `without`, which lie in the memory of a parameter."""
         modules = modules_of(model, loss)
         self.vectors: dict[torch.dtype, Tensor] = {}
         self.spans: dict[torch.dtype, list[Span]] = {}
@@ -372,7 +372,7 @@ class FlatBuffers:
         # Only what is in the vectors is averaged, so take over the values of buffers that the model has replaced.
         for slot in self._slots:
             held = slot.owner._buffers
-            current = held[slot.key] if slot.key in held else None  # noqa: SIM401  (that of a scripted module has no get)
+            current = held[slot.key] if slot.key in held else None  # noqa: SIM401  (a scripted module's has no get)
             if slot.view.numel() != slot.elements:
                 raise WorkloadError(
                     f"the buffer model.{slot.name}, of shape {slot.shape}, is resized to {tuple(slot.view.shape)} when "
@@ -526,8 +526,7 @@ class Partial:
 
     The other tensors are views of the row: the gradient, the gradient of each parameter, the change of the buffers, the
     numbers of examples without a gradient, and the places of the quantities. The views are kept with the row, because
-    making them takes as long as using them. `versions` are those of the gradients, each of which has its own: torch
-    counts the writes to a tensor there.
+    making them takes as long as using them. `versions` has torch's count of the writes to each parameter's gradient.
     """
 
     lo: int

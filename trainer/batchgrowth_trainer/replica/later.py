@@ -1,9 +1,9 @@
-"""Looks at users' code while training: does what it has changed since training began change what comes next?
+"""Looks at users' code while training: has it changed anything since training began that alters what comes next?
 
-The trial before the first update sees the first calls only, and so not what begins with the thousandth one. A look
-computes a shard as this process is now, and as it was when training began, if something has changed since. A look also
-lets an optimizer of the user's own take a step here, and as in a process that gets the state which moves. Time bounds
-the looks; see `beginning.py`.
+The trial before the first update sees only the first calls, not a change that begins with the thousandth. If Python
+state has changed, a look computes a shard with the present state and with the first one, and compares. A look also
+tries a step of a user's own optimizer, as in this process and as in one that receives only the state that moves. The
+time of looks is bounded: see `beginning.py`.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ from batchgrowth_trainer.user_errors import seen_at
 def look_back(replica: Replica, step: Step, shard: int) -> None:
     """Compare this process with what it was when training began, by a shard of this update.
 
-    A look that would take too much time is left out, but for that at the end of the plan, which precedes the export of
-    the weights. Raises WorkloadError if the weights would depend on what has changed.
+    Do nothing if no look is due, except at the end of the plan, before the weights are exported. Raises WorkloadError
+    if the weights would depend on what has changed.
     """
     beginning = replica.beginning
     if not (beginning.is_due or replica.plan.is_done(step.after)):
@@ -82,7 +82,7 @@ def _compare(replica: Replica, step: Step, shard: int, changes: Sequence[Change]
     if same_bits(now, then):
         return
     if not same_bits(now, _row(replica, step, shard, changes)) or not same_bits(then, _row(replica, step, shard)):
-        return  # as the machine may compute wrongly, which a spot check finds, as it does code that draws
+        return  # not repeatable: code that draws, or a machine that computes wrongly; a spot check finds both
     drawn = [one for one in changes if one.is_generator]
     if drawn:
         raise WorkloadError(generator_sentence(drawn[0]))

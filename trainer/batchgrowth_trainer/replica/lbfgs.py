@@ -82,7 +82,7 @@ def _cut(place: slice) -> Iterator[slice]:
 # A coordinator decides by inner products alone, and orders sums of vectors that it never sees.
 # Legend: s = a step, y = the change of the gradient by it, H = the approximation of the inverse Hessian.
 
-# The names of vectors: the first three are known during an update alone.
+# The names of vectors: the first three are not in the optimizer's state.
 _WEIGHTS = "weights"
 _SLOPE = "slope"
 _CHANGE = "change"
@@ -141,7 +141,7 @@ class Coordinator:
     """
 
     def __init__(self, settings: LBFGSBlock, numbers: Sequence[float] = ()) -> None:
-        """Continue from the `numbers` that the update before returned; none before the first update."""
+        """Continue from the `numbers` that the last update left; empty before the first update."""
         size = settings.history
         self._least = float(settings.least_curvature)
         given = list(numbers) or [0.0] * (1 + 2 * size**2)
@@ -208,7 +208,7 @@ class Coordinator:
         change_change = self._change_change
         if not places:
             return {_SLOPE: -1.0}
-        alpha: dict[int, float] = {}  # by place, as the factors of y: -alpha, and those of s
+        alpha: dict[int, float] = {}  # by place; the first loop gives y the factor -alpha
         for i in reversed(places):
             above = total([of_slope[_step(i)], *(-alpha[j] * step_change[i][j] for j in alpha)])
             alpha[i] = above / step_change[i][i]

@@ -4,8 +4,8 @@ The plan determines what is read next: this member's shards, update after update
 number of members or the batch changes, what was read ahead is dropped. Every shard is read with its own seed, so the
 processes change only the time.
 
-They are forked before this process has peers and release its sockets at once, so that peers notice its end. A data set
-in memory is not copied.
+The loaders are forked before this process has peers, and release its sockets at once, so that peers notice when this
+process ends. A data set in memory is not copied.
 """
 
 import fcntl
@@ -36,15 +36,15 @@ from batchgrowth_trainer.workload import Workload
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  (not a temporary file)
 LEAST_SHARED_BYTES = 128 << 20
 _UNMAPPED = "unable to "
-"""How torch's errors about shared memory begin: unable to open, allocate, map or resize it."""
+"""Beginning of torch's errors about shared memory: unable to open, allocate, map or resize it."""
 _LOG = logging.getLogger(__name__)
 _CONTEXT = multiprocessing.get_context("fork")  # a workload need not be picklable
 _END_SECONDS = 2.0  # for the end of a process that may still read
 
 
 def reader_of(workload: Workload, processes: int, ahead: int) -> Reader:
-    """Return what reads the examples: so many other processes, `ahead` shards each, if reading may take time and they
-    have room; else this process.
+    """Return the reader of the examples: Loaders with so many processes, each `ahead` shards ahead, if reading may
+    take time and shared memory has room; else a Reader in this process.
     """
     if processes and not is_indexed(workload, workload.train) and _has_room():
         return Loaders(workload, processes, ahead)
@@ -80,7 +80,8 @@ class Loaders(Reader):
             raise _dead_loader() from error
 
     def read_at_once(self, request: Request) -> tuple[list[Batch], list[str]]:
-        """Let all processes read the same request at once; return their answers, and the open files that they share.
+        """Let all processes read the same request at once; return their batches, and the open files whose position
+        these reads have moved in this process.
 
         Raises what `read` raises.
         """
@@ -124,7 +125,7 @@ def _shared_positions(others: Sequence[int | None]) -> Iterator[list[str]]:
     """Yield a list, to which the end of the block adds the files whose position the other processes have moved.
 
     A file that was open when a process was forked has one position in both, so that reads by several processes mix.
-    Each position is moved by 1 for the block, or reading the same examples could leave it where it was.
+    Each position is moved by 1 for the block, since reading the same examples could otherwise leave it where it was.
     """
     moved: list[str] = []
     files = _files_in_common(others)
@@ -144,7 +145,7 @@ def _shared_positions(others: Sequence[int | None]) -> Iterator[list[str]]:
 
 
 def _files_in_common(others: Sequence[int | None]) -> dict[int, str]:
-    """Return the paths of the regular files that this process has open for reading, and the others too, by number."""
+    """Return the paths, by descriptor, of regular files that this process and one of the others have open to read."""
     files: dict[int, str] = {}
     for folder in Path("/proc/self/fd").glob("*"):
         number = int(folder.name)
@@ -209,13 +210,13 @@ class _Loader:
         self._process = _CONTEXT.Process(target=_serve, args=(workload, theirs), daemon=True)
         self._process.start()
         theirs.close()
-        # Before Python terminates and joins its children at an exit, by a SIGTERM that does not end this one.
+        # Runs before Python sends its children SIGTERM at exit and joins them: a loader ends only when the pipe closes.
         Finalize(self, self._pipe.close, exitpriority=0)
         self._asked: deque[_Answer] = deque()
 
     @property
     def number(self) -> int | None:
-        """Return the number of the process."""
+        """Return the id of the process."""
         return self._process.pid
 
     def ask(self, request: Request) -> _Answer:
@@ -241,7 +242,7 @@ class _Loader:
 
 
 def _has_room() -> bool:
-    """Return whether shared memory is larger than a container's default of 64 MiB, with which loaders die of SIGBUS."""
+    """Return whether shared memory has LEAST_SHARED_BYTES; with a container's 64 MiB, loaders die of SIGBUS."""
     total = shutil.disk_usage(SHARED_MEMORY).total
     if total < LEAST_SHARED_BYTES:
         _LOG.warning(
@@ -300,7 +301,7 @@ def _receive(pipe: Connection, requests: "SimpleQueue[Request | None]") -> None:
     except (EOFError, OSError):
         requests.put(None)
         time.sleep(_END_SECONDS)
-        os._exit(1)  # what is read takes too long
+        os._exit(1)  # the read under way takes too long
 
 
 def _release_sockets(own: Connection) -> None:
@@ -311,7 +312,7 @@ def _release_sockets(own: Connection) -> None:
         try:
             is_socket = stat.S_ISSOCK(os.fstat(number).st_mode)
         except OSError:
-            continue  # that of the listing itself
+            continue  # the descriptor of the listing itself
         if is_socket and number != own.fileno():
             os.dup2(nothing, number)
     os.close(nothing)

@@ -1,7 +1,7 @@
 """Users' modules: copies of them, and which of their tensors share memory.
 
 `b.weight.data = a.weight.data` or a slice makes tensors share elements. Flat vectors hold copies of tensors, and must
-share these elements too, or the first update would part them in silence.
+share these elements too, or the tensors would silently differ after the first update.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,8 +24,8 @@ _REMEDY = "keep out of the model what Python cannot copy, such as a lock, an ope
 def copied(parts: Parts, modules: Iterable[nn.Module | None]) -> Parts:
     """Return a deep copy of objects that hold these modules. Raises WorkloadError if they cannot be copied.
 
-    Torch copies no tensor that a call has computed, such as the weight of a layer with `weight_norm`, or the last
-    output that a model remembers; the copy gets the values alone.
+    Torch cannot copy a tensor that a call has computed, such as the weight of a layer with `weight_norm`, or the last
+    output that a model remembers; the copy gets only its values.
     """
     layers = {layer for module in modules if module is not None for layer in module.modules()}
     held = [value for layer in layers for value in vars(layer).values()]
@@ -56,7 +56,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A run of `length` elements that tensors share: `owners`, which a flat vector holds, and others, which follow."""
+    """A run of `length` elements that tensors share: `owners`, which a flat vector holds, and other `followers`."""
 
     owners: dict[str, View]
     followers: dict[str, View]
@@ -120,7 +120,7 @@ def _clusters(tensors: Mapping[str, Tensor]) -> Iterator[set[str]]:
 
 
 def _has_memory(tensor: Tensor) -> bool:
-    """Return whether the tensor's elements have addresses, which those of a wrapper of other tensors have not."""
+    """Return whether the tensor has elements with addresses; a tensor that wraps other tensors has none."""
     try:
         return tensor.layout is torch.strided and tensor.numel() > 0 and tensor.data_ptr() != 0
     except (NotImplementedError, RuntimeError):
@@ -179,7 +179,7 @@ def places_of(modules: Modules) -> dict[str, Place]:
         for path, module in root.named_modules(memo=seen):
             registered = (*module._parameters.items(), *module._buffers.items())
             for key, tensor in (*registered, *vars(module).items()):
-                # What a call has computed is no place of its own: the next call computes it again.
+                # A tensor that a call has computed is left out: the next call computes it again.
                 if isinstance(tensor, Tensor) and tensor.grad_fn is None and id(tensor) not in known:
                     known.add(id(tensor))
                     name = f"{prefix}{path}.{key}" if path else f"{prefix}{key}"

@@ -31,7 +31,7 @@ from batchgrowth_trainer.user_errors import seen_at
 
 StepFunction = Callable[[Tensor, Tensor, Mapping[str, Tensor], float, int], None]
 BLOCK = 1 << 17
-"""The elements of a vector that each thread of a CPU steps on at once: of four or five vectors, 2 MiB in its caches."""
+"""Elements of a vector that each thread of a CPU steps on at once: with four or five vectors, 2 MiB in its caches."""
 _Bound = tuple[StepFunction, slice, Tensor, Mapping[str, Tensor], int]
 
 
@@ -81,8 +81,8 @@ def optimizer_of(spec: JobSpec, parameters: FlatParameters) -> AnyOptimizer:
 def check_tied(spec: JobSpec, parameters: FlatParameters) -> None:
     """Raise WorkloadError if parameters share memory, and their optimizer would not move it as torch's does.
 
-    Torch's takes a step for each of them, one after the other. SGD's steps add up to that by the sum of their
-    gradients, which is what the shared memory gets, unless it decays or clips.
+    Torch's takes a step for each of them, one after the other. Without decay and clipping, SGD's steps add up to one
+    step by the sum of their gradients, which the shared memory gets.
     """
     optimizer = spec.optimizer
     is_linear = isinstance(optimizer.settings, SGDBlock) and not float(optimizer.settings.weight_decay)
@@ -146,7 +146,7 @@ class FlatOptimizer:
             start = max(place.start, run.start, first)
             stop = min(place.stop, run.stop, self._within.stop)
             # On a CPU a step takes place block by block: it is several operations, each of which reads and writes its
-            # vectors, and those of a block stay in the caches.
+            # vectors, and a block's vectors stay in the caches.
             block = max(1, stop - start)
             if self._parameters.device.type == "cpu" and not stepper.by_parameter:
                 block = BLOCK * torch.get_num_threads()
@@ -159,7 +159,7 @@ class FlatOptimizer:
     def step(self, gradient: Tensor, learning_rate: float, updates_done: int, unreached: Sequence[int] = ()) -> None:
         """Move the vector by one update; `gradient` is the mean over the batch, shape (length,).
 
-        It leaves the parameters with the indices `unreached` alone, as torch's optimizers do those without a gradient.
+        It leaves parameters with the indices `unreached` alone, as torch's optimizers leave those without a gradient.
         None of these tensors requires a gradient, so `no_grad` would only take time.
         """
         missed = [] if self.missed is None else self.missed.tolist()
@@ -249,7 +249,7 @@ def adagrad_stepper(settings: AdagradBlock) -> Stepper:
     return Stepper(("sum",), step)
 
 
-# RMSprop, with momentum and centred if asked for.
+# RMSprop, with momentum and centered if asked for.
 
 _SQUARES = "square_avg"
 _MEAN = "grad_avg"
@@ -384,7 +384,7 @@ class Average:
 
 
 def average_of(spec: JobSpec, vector: Tensor) -> Average | None:
-    """Return the average that a job asks for."""
+    """Return the average that a job asks for; None if it asks for none."""
     asked = spec.optimizer.averaging
     return None if asked is None else Average(asked, vector)
 
@@ -395,7 +395,7 @@ def average_of(spec: JobSpec, vector: Tensor) -> Average | None:
 def spared(spec: JobSpec, names: Sequence[str]) -> Callable[[str, Tensor], bool]:
     """Return a function that tells, from a parameter's name and shape, whether weight decay spares it.
 
-    `names` are those of the trained parameters. Raises WorkloadError for a pattern that no trained parameter has.
+    `names` are the trained parameters' names. Raises WorkloadError for a pattern that matches none of them.
     """
     asked = spec.optimizer.without_decay
     if asked is None:

@@ -29,7 +29,9 @@ _MOST_OBJECTS = 20_000
 _MOST_ITEMS = 1_000  # of a container whose items are looked at
 _MOST_REMEMBERED = 10_000  # items of a container that is remembered
 LARGEST_BYTES = 1 << 20
-"""The most bytes of a tensor or an array that is copied; of a larger tensor only the version is remembered."""
+"""The most bytes of a tensor or array that is copied. Of a larger tensor only the version is remembered, of a larger
+array nothing.
+"""
 _ATOMS = (bool, int, float, complex, str, bytes, type(None))
 _OF_MODULES = frozenset(vars(nn.Module()))
 """Attributes that each module has; its layers, parameters and buffers are among them."""
@@ -52,7 +54,10 @@ MISSING = _Missing()
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something that changed: its name as a user would write it, its values before and now, and its user's line."""
+    """Something that changed: its name as a user would write it, and its values before and now.
+
+    `seen_at()` names the line that writes it, `restore()` puts the value before back, and `write(value)` another one.
+    """
 
     path: str
     before: Any
@@ -68,12 +73,12 @@ class Change:
 
     @property
     def is_built(self) -> bool:
-        """Return whether an object is where nothing was, or None."""
+        """Return whether there is an object now, and there was nothing or None before."""
         return (self.before is None or self.before is MISSING) and not isinstance(self.now, _ATOMS)
 
     @property
     def is_opened(self) -> bool:
-        """Return whether something is where nothing was, or None, that is no data: such as an open file."""
+        """Return whether an object that is no data, such as an open file, is where nothing or None was."""
         data = (Tensor, np.ndarray, np.generic, list, tuple, set, dict, deque)
         return self.is_built and not isinstance(self.now, data)
 
@@ -196,10 +201,10 @@ class PythonState:
     """Remembers the Python state that is reachable from `places`, a dictionary of objects by name.
 
     Tensors in `registered`, such as the model's parameters and buffers, are left out. The search is bounded: it ends
-    after 20,000 objects, and looks into no container of more than 1,000. `attributes` maps an object's name to some of
-    its attributes and to the object whose source is searched for the lines that write them; tensors among these
-    attributes are not copied. With `environment`, the process's environment variables are remembered too.
-    `copied_bytes` is the size of the copied tensors and arrays.
+    after 20,000 objects, looks into no container of more than 1,000 items, and leaves out one of more than 10,000.
+    `attributes` maps an object's name to some of its attributes and to the object whose source is searched for the
+    lines that write them; tensors among these attributes are not copied. With `environment`, the process's environment
+    variables are remembered too. `copied_bytes` is the size of the copied tensors and arrays.
     """
 
     def __init__(
@@ -307,7 +312,7 @@ class PythonState:
             return [(path, value.__self__, value.__self__), (path, value.__func__, value)]
         if isinstance(value, partial):
             return [(path, part, value) for part in (value.func, value.args, value.keywords)]
-        if not isinstance(value, FunctionType):  # such as what lru_cache makes; what it keeps is no state
+        if not isinstance(value, FunctionType):  # such as lru_cache's, whose results are no state
             return [(path, unwrap(value), value)]
         if not is_users(value.__code__.co_filename):
             wrapped = getattr(value, "__wrapped__", None)
@@ -381,9 +386,9 @@ class PythonState:
 
 
 def _of_generator(value: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
-    """Return functions that read and write the state of a generator of random numbers; None if the value is none.
+    """Return functions that read and write the state of a user's own generator of random numbers.
 
-    The generators that the trainer seeds are not the user's own.
+    None if the value is no generator, or one that the trainer seeds.
     """
     if isinstance(value, torch.Generator):
         if value is torch.default_generator:
@@ -445,16 +450,19 @@ def _is_users_class(kind: type) -> bool:
 
 
 _CACHED = type(_is_users_class)
-"""What `lru_cache` makes of a function."""
+"""The type of a function that `lru_cache` has wrapped."""
 
 
 def _is_unchanged(before: Any, now: Any) -> bool:
-    """Return whether a value is still the same object, or is as good as that."""
+    """Return whether a value is still the same object, or, if it is no module, alike."""
     return before is now or (not isinstance(before, nn.Module) and is_alike(before, now))
 
 
 def is_alike(one: Any, other: Any, *, unknown: bool = False) -> bool:
-    """Return whether two values are the same bit for bit; `unknown` for objects of a kind that cannot be compared."""
+    """Return whether two values have one type and equal contents; `unknown` for objects of a kind that is not compared.
+
+    NaN equals NaN, and 0.0 equals -0.0; but numpy arrays are compared by their bytes, so 0.0 differs from -0.0 there.
+    """
     if one is other:
         return True
     if type(one) is not type(other):
@@ -479,7 +487,10 @@ def is_alike(one: Any, other: Any, *, unknown: bool = False) -> bool:
 
 
 def _line_of(owner: Any, name: Any) -> str:
-    """Return `; see FILE:LINE, in FUNCTION` for the line of the owner's class, or function, that writes this name."""
+    """Return `; see FILE:LINE, in FUNCTION` for the line of the owner's class, or function, that writes this name.
+
+    If no line does, name the method of the class that is called for a shard, or else use `seen_at`.
+    """
     kind = owner if isinstance(owner, type) else type(owner)
     functions = [owner]
     is_object = not isinstance(owner, FunctionType | MethodType | partial)

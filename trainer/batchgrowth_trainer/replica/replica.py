@@ -62,7 +62,7 @@ from batchgrowth_trainer.user_errors import FAULTS, DeviceFault, gradient_lost, 
 from batchgrowth_trainer.workload import Workload, module_behind
 
 SURELY_FINITE = 1e38
-"""Below this square of a gradient, all norms are finite: in float32, the largest square is 3.4e38."""
+"""Bound of a gradient's squared norm: below it, all norms are finite, since float32 ends at 3.4e38."""
 _EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 _UNFOLLOWED = nullcontext()
 _UNGUARDED = nullcontext()
@@ -99,7 +99,7 @@ class Part:
     """The parameters at `place`, which this process moves by `optimizer`, while other processes move the others.
 
     `norms_of_all(gradient)` takes the mean gradient of these parameters and returns the gradient norms of all
-    parameters.
+    parameters. `optimizer` is None if there is no parameter at `place`.
     """
 
     place: slice
@@ -110,8 +110,8 @@ class Part:
 class Replica:
     """Parameters, buffers, optimizer state and data of one process.
 
-    `position` is that of the next update; everything else follows from (spec, position). `arithmetic` says how
-    this process computed the job's first shard, once it has. `is_whole` is false from the moment at which a step begins
+    `position` is where the next update begins, which `plan.step_at(position)` describes. `arithmetic` says how this
+    process computed the job's first shard, once it has. `is_whole` is false from the moment at which a step begins
     to move the state until the position follows. If a step fails in between, the state belongs to no update, and
     training may only go on from another state.
     """
@@ -157,7 +157,7 @@ class Replica:
 
     def _compute_with(self, workload: Workload) -> None:
         """Compute with this workload's model and loss, whose parameters are in `parameters`; make their buffers flat,
-        and move what else they have to the device.
+        and move their other tensors to the device.
         """
         self.workload = workload
         self.model = workload.model
@@ -225,8 +225,8 @@ class Replica:
     def begin_training(self) -> None:
         """Call `train()` of model and loss, as a loop of plain torch does before an epoch.
 
-        A stretch of updates begins so, in every process, whatever modes the workload was made in: an override of
-        `train`, which freezes a batch norm for instance, holds from the first update on.
+        Every stretch of updates begins with this, in every process, whatever modes the workload was made in; so an
+        override of `train`, such as one that freezes a batch norm, holds from the first update on.
         """
         for module in self.modules.values():
             module.train()
@@ -263,8 +263,8 @@ class Replica:
     ) -> list[Partial]:
         """Return the sums of the largest subtrees that together cover the shards [run[0], run[1]), in order.
 
-        `runs` gives this member's shards of later updates, whose examples are read ahead. `sum_nodes` replaces the
-        default way to make the sums, which adds whole rows.
+        With `stop`, this member requests a stop after the update. `runs` gives its shards of later updates, whose
+        examples are read ahead. `sum_nodes` replaces the default way to make the sums, which adds whole rows.
         """
 
         def ahead(shard: int) -> Iterator[Any]:
@@ -280,7 +280,7 @@ class Replica:
     ) -> list[Partial]:
         """Return the sum over the shards of each node [lo, hi), along a tree; see `partials`.
 
-        `ahead` gives the requests that are read from a shard on; None reads the shards alone.
+        `ahead` gives a shard's request and those to read ahead of time; with None, nothing is read ahead.
         The buffers are reset afterwards, since `commit` moves them by the mean of all shards' changes.
         """
         if not self._modes:
@@ -304,7 +304,8 @@ class Replica:
     ) -> Partial:
         """Return the sum of one shard: read its examples, compute their losses, differentiate, and fill its row.
 
-        Raises DataError, and WorkloadError if the workload returns something else than one loss per example.
+        Raises DataError, and WorkloadError if the workload's code fails, or returns something else than one loss per
+        example.
         """
         workload = self.workload
         # Every shard starts from the same modes and buffers, whichever member computes it, and has a row of its own.
@@ -389,7 +390,7 @@ class Replica:
         """Move weights and buffers by a gradient that is the sum over `examples` examples of the update.
 
         The optimizer moves the weights: optimizers.py, torch_optimizer.py or lbfgs.py.
-        `rest` is what follows the gradient in the total; both are overwritten. With a `part` the gradient is that of
+        `rest` is what follows the gradient in the total; both are overwritten. With a `part`, `gradient` has only
         its parameters. The position stays: `advance` follows, or `moved_to` after several steps.
         Raises WorkloadError if the loss or the gradient is not finite; the state is then unchanged. Any other
         error leaves a state that is not whole, which the caller restores, as `commit` does.
@@ -513,13 +514,13 @@ class Replica:
         self.moved_to(snapshot.position)
 
     def as_evaluated(self) -> AbstractContextManager[None]:
-        """Put the weights to evaluate and export into the model for the block; these may be the average."""
+        """Give the model, for the block, the weights to evaluate and export: the average if the job asks for it."""
         if self.average is None:
             return nullcontext()
         return self.average.in_place()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what `exported` does, of the weights to evaluate."""
+        """Return the state dict, by `exported`, of the weights to evaluate."""
         with self.as_evaluated():
             return exported(self.modules)
 
@@ -597,7 +598,7 @@ def clip(gradient: Tensor, norm: float, clipping: Clipping) -> None:
 
 @contextmanager
 def undone_by_errors(replica: Replica, unless: type[BaseException] | tuple[()] = ()) -> Iterator[None]:
-    """Restore the state before the block if it raises, `unless` it raises this."""
+    """If the block raises an error, other than one of `unless`, put the state back as it was before the block."""
     start = {name: vector.clone() for name, vector in replica.tensors().items()}
     position = replica.position
     try:

@@ -1,4 +1,4 @@
-"""What makes a replica's results reproducible: its device, the settings of its process, and its seeds.
+"""What makes a replica's results reproducible: device, precision, compiled code, process settings, and seeds.
 
 Each random number is a pure function of the job's seed and the purpose of the draw. The number of workers is not an
 argument, so no draw can depend on it.
@@ -56,9 +56,9 @@ def prepare_process(spec: JobSpec) -> None:
         torch.backends.cudnn.benchmark = False
         torch.backends.cuda.matmul.allow_tf32 = spec.precision == "TensorFloat32"
         torch.backends.cudnn.allow_tf32 = spec.precision == "TensorFloat32"
-        # Only warned, torch would compute attention by kernels that add in another order each time.
+        # Not with warn_only: torch would then compute attention by kernels that add in another order each time.
         torch.use_deterministic_algorithms(spec.deterministic is not False)
-        # It would fill each new tensor, which takes a kernel more.
+        # Deterministic mode would also fill each new tensor, which takes a kernel more.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
@@ -81,17 +81,19 @@ def autocast(spec: JobSpec, device: torch.device) -> AbstractContextManager[obje
 
 
 MOST_OTHER_REASONS = 64
-"""How often a function is compiled again beyond the sizes that a shard can have; torch then fell back in silence."""
+"""The most compilations of a function beyond one for each size that a shard can have; torch alone would then silently
+fall back to the interpreter.
+"""
 
 
-_LIMIT: ContextVar[int] = ContextVar("_LIMIT", default=0)  # like torch's settings, of which each task of Dask has own
+_LIMIT: ContextVar[int] = ContextVar("_LIMIT", default=0)  # as torch's settings: each task of Dask has its own
 
 
 class Compiled:
     """A compiled `function`, which never falls back to the interpreter."""
 
     def __init__(self, function: Callable[..., Any], spec: JobSpec, device: torch.device) -> None:
-        """Raise WorkloadError if this machine has no compiler for the device, or others could change compiled code."""
+        """Raise WorkloadError if there is no compiler for the device, or another user could change compiled code."""
         if lacking := _lacking(device):
             raise WorkloadError(
                 f"compile: true needs {lacking}, which this machine does not have. Install it, in pods by an image "

@@ -36,9 +36,9 @@ def _held(modules: Modules) -> dict[str, Tensor]:
 
 
 def with_tied(modules: Modules, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights, and the same values under each further name of the modules' for one of their tensors.
+    """Return the weights, with the same value under each further name that the modules have for a tensor.
 
-    Files of safetensors often have one name of a tensor that layers share.
+    Safetensors files often have only one of the names of a tensor that layers share.
     """
     held = {name: (tensor.data_ptr(), tensor.shape, tensor.stride()) for name, tensor in _held(modules).items()}
     # Without empty tensors, which have no address of their own.

@@ -1,6 +1,4 @@
-"""What an update depends on, or passes through, that flat vectors do not know: parameters outside, calls that change
-parameters, and hooks.
-"""
+"""Finds what flat vectors cannot see: parameters outside model and loss, calls that change parameters, and hooks."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,8 +19,8 @@ from batchgrowth_trainer.workload import Workload
 class Leaves:
     """The tensors to which the gradient of a shard's losses flows, and which no optimizer moves.
 
-    Pass it the losses of several shards: what a call makes for itself, such as inputs whose gradient is a penalty, is
-    another tensor in the next call.
+    Call it with the losses of several shards: a tensor that lives for one call, such as an input for a gradient
+    penalty, is found only once.
     """
 
     def __init__(self, replica: Replica) -> None:
@@ -35,7 +33,7 @@ class Leaves:
             self.found.append([leaf for leaf in _leaves_of(losses.grad_fn) if id(leaf) not in self._known])
 
     def lasting(self) -> list[Tensor]:
-        """Return the tensors that outlive a call: parameters, and what the first and the last call have found."""
+        """Return the tensors that outlive a call: parameters, and what both the first and the last call found."""
         if not self.found:
             return []
         again = {id(leaf) for leaf in self.found[-1]} if len(self.found) > 1 else set()
@@ -44,7 +42,7 @@ class Leaves:
 
 def _leaves_of(node: Any) -> Iterator[Tensor]:
     """Yield the leaf tensors of a graph of autograd."""
-    # With a list, since the graph of a deep model is deeper than Python's calls may be.
+    # A list and no recursion: the graph of a deep model is deeper than Python's calls may be.
     seen = {node}
     waiting = [node]
     while waiting:
@@ -115,8 +113,8 @@ class _AtFirst:
 class Parameters:
     """Remembers the parameters of model and loss, and finds what code has done to them by way of `.data`.
 
-    A tensor that is assigned to `.data` takes a trained parameter out of the flat vector. What writes into `.data`
-    leaves the parameter's version as it was, so the beginning of a frozen one is compared.
+    A tensor that is assigned to `.data` takes a trained parameter out of the flat vector. A write into `.data` leaves
+    the parameter's version as it was, so the first elements of a frozen parameter are compared.
     """
 
     def __init__(self, replica: Replica) -> None:
@@ -130,7 +128,7 @@ class Parameters:
                 self._kept[f"{prefix or 'model.'}{name}"] = at_first
 
     def changed(self) -> Iterator[str]:
-        """Yield the names of those that have other memory, or are frozen and have other values."""
+        """Yield the names of parameters that have other memory, or are frozen and have other values."""
         for name, kept in self._kept.items():
             if _address_of(kept.parameter) != kept.address:
                 yield name
@@ -140,7 +138,7 @@ class Parameters:
                     yield name
 
     def unfrozen(self) -> Iterator[str]:
-        """Yield the names of those that need a gradient now, and did not at first."""
+        """Yield the names of parameters that need a gradient now, and did not at first."""
         yield from (name for name, kept in self._kept.items() if kept.parameter.requires_grad and not kept.is_trained)
 
 
@@ -165,8 +163,8 @@ _SCALE = 2.0**20
 def check_hooks(replica: Replica) -> None:
     """Raise WorkloadError if a parameter's hook does more than multiply or mask the gradient.
 
-    Torch's hooks get the gradient of the mean over a batch. Here they get that of the sum over a shard, and the results
-    are added, which is the same if the hook is linear.
+    Torch's hooks get the gradient of the mean over a batch. Here they get the gradient of the sum over a shard, and the
+    results are added, which is the same if the hook is linear.
     """
     for parameter, span in replica.parameters.members:
         for hook in (parameter._backward_hooks or {}).values():
@@ -176,7 +174,7 @@ def check_hooks(replica: Replica) -> None:
 
 
 def _after(hook: Any, parameter: nn.Parameter, gradient: Tensor) -> Tensor:
-    """Return what a hook that follows the accumulation leaves of a gradient."""
+    """Return the gradient as a post-accumulate hook leaves it."""
     before = parameter.grad
     parameter.grad = gradient
     try:

@@ -1,4 +1,4 @@
-"""Torch: a subclass of torch.optim.Optimizer over the parameters of a model.
+"""The optimizer type Torch: a subclass of torch.optim.Optimizer over the parameters of a model.
 
 Between two steps its state is in flat vectors, so that it can move to another process or into a checkpoint.
 """
@@ -31,7 +31,7 @@ _TRIED = 1e-3  # every element of the gradient that is tried, to see what the op
 _NOT_KEPT = ("params", "lr")
 _CPU = torch.device("cpu")
 _PLAIN = (torch.float32, torch.float64, torch.int64, torch.int32, torch.bool)
-"""Types of tensors that are kept although the first steps did not change them."""
+"""Dtypes of tensors that are kept although the first steps did not change them."""
 
 Made = torch.optim.Optimizer
 Make = Callable[[list[nn.Parameter]], Made]
@@ -64,7 +64,7 @@ class TorchOptimizer:
     """Wraps an optimizer of a given torch class in the interface of a FlatOptimizer."""
 
     def __init__(self, settings: TorchBlock, spec: JobSpec, parameters: FlatParameters) -> None:
-        """Raise WorkloadError if there is no such optimizer, or its state cannot travel."""
+        """Raise WorkloadError if there is no such optimizer, or its state cannot move to another process."""
         self._class = find_function(settings.optimizer, FIELD)
         if not (isinstance(self._class, type) and issubclass(self._class, torch.optim.Optimizer)):
             raise WorkloadError(f"{FIELD}: {settings.optimizer} is no subclass of torch.optim.Optimizer; name one")
@@ -91,7 +91,7 @@ class TorchOptimizer:
                 ) from error
             self._optimizer = self._made(self._leaves)
         self._beginning: PythonState | None = None
-        """What this optimizer of the user's own was after its first step in this process."""
+        """The Python state of a user's own optimizer after its first step here by which all parameters have stepped."""
 
     @property
     def is_users(self) -> bool:
@@ -137,10 +137,10 @@ class TorchOptimizer:
                 leaf.data = view
 
     def look_back(self, updates_done: int) -> None:
-        """Raise WorkloadError if the next step would not be that of a process which gets the state that is kept.
+        """Raise WorkloadError if the next step would differ in a process that receives only the kept state.
 
-        So a step is tried by this optimizer, and by a new one, if something that is not kept has changed since the
-        first step. Everything stays as it is.
+        If anything else has changed since the first step, a step is tried by this optimizer and by a new one, and the
+        two are compared. Everything stays as it is.
         """
         if self._beginning is None:
             return
@@ -176,7 +176,7 @@ class TorchOptimizer:
             )
 
     def _tried_step(self, before: PythonState, updates_done: int) -> Tensor:
-        """Return what a step makes of the parameters; put back parameters, vectors, and the Python state `before`."""
+        """Return the parameters after a step; put back parameters, vectors, and the Python state `before`."""
         weights = [leaf.detach().clone() for leaf in self._leaves]
         vectors = {name: vector.clone() for name, vector in self.state.items()}
         # The Python state does not copy an optimizer's tensors, and a step may write into them.
@@ -228,8 +228,8 @@ class TorchOptimizer:
         return made
 
     def _tried(self) -> Iterator[_Kept]:
-        """Make the optimizer; find the values that it keeps by steps on copies of the parameters, and make vectors for
-        them.
+        """Take steps on copies of the parameters to find the values that the optimizer keeps; yield their places, and
+        make vectors for them.
         """
         leaves = self._copies()
         trial = self._made(leaves)
@@ -263,7 +263,7 @@ class TorchOptimizer:
         self._check_python_state(state)
 
     def _may_begin_to_change(self, value: Any, leaves: Sequence[Tensor]) -> bool:
-        """Return whether to keep what the first steps did not change: numbers without loss, and small plain tensors."""
+        """Return whether to keep a value that the first steps left alone: an exact float64, or a small plain tensor."""
         if isinstance(value, bool | int | float):
             return float(value) == value
         if not isinstance(value, Tensor) or value.layout is not torch.strided or value.dtype not in _PLAIN:
@@ -278,7 +278,7 @@ class TorchOptimizer:
     def _check_python_state(self, state: PythonState) -> None:
         """Refuse what changes with the steps and cannot be kept, if later steps depend on it.
 
-        So a third step is taken with these changes and without them.
+        So a third step is taken with these changes and without them. A generator that has drawn is refused at once.
         """
         changes = _not_kept(state)
         for change in changes:
@@ -302,7 +302,7 @@ class TorchOptimizer:
         )
 
     def _after_three(self, state: PythonState, *, forget: bool) -> list[nn.Parameter]:
-        """Return parameters after three steps, before the last of which the optimizer may forget what is not kept."""
+        """Return copied parameters after three steps; to `forget`, put back what is not kept before the third."""
         state.restore()
         leaves = self._copies()
         with untouched_randomness():
@@ -319,7 +319,10 @@ class TorchOptimizer:
         return leaves
 
     def _kind_of(self, key: str, value: Any) -> tuple[str, int]:
-        """Return the name of the vector for a value, and how many of the vector's elements the value takes."""
+        """Return the name of the vector for a value, and how many of the vector's elements the value takes.
+
+        Raises WorkloadError for a value that is neither a tensor nor a number.
+        """
         if isinstance(value, Tensor):
             return str(value.dtype).removeprefix("torch."), value.numel()
         if isinstance(value, bool | int | float):
@@ -369,18 +372,18 @@ def _stores(optimizer: Made, leaves: list[nn.Parameter]) -> list[Store]:
 
 
 def _own_of(optimizer: Made) -> MutableMapping[str, Any]:
-    """Return the attributes that are of the optimizer's own class, and may be kept."""
+    """Return the attributes of the optimizer other than those that every optimizer has."""
     # What every optimizer has depends on the version of torch, so one is made to see.
     return _Own(vars(optimizer), vars(torch.optim.Optimizer([nn.Parameter(torch.zeros(1, dtype=torch.float32))], {})))
 
 
 def _numbers_and_tensors_of(optimizer: Made) -> Store:
-    """Return those of its own attributes that may be kept."""
+    """Return the numbers and tensors among the attributes of `_own_of`, which may be kept."""
     return {key: value for key, value in _own_of(optimizer).items() if isinstance(value, int | float | Tensor)}
 
 
 class _Own(MutableMapping[str, Any]):
-    """The items of a dictionary without those of another one."""
+    """The items of a dictionary whose keys are not in `base`."""
 
     def __init__(self, whole: dict[Any, Any], base: Container[Any]) -> None:
         self._whole = whole

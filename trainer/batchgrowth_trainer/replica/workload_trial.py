@@ -1,11 +1,11 @@
-"""Tries a workload before its first update: two shards are computed in both orders, and compared.
+"""Tries a workload before its first update: two shards in both orders, its reading, its loaders, its growth rule.
 
-The other order stands for another division among workers: what one worker computes after another shard, two would
-compute apart. (An exchange of another distribution has a trial of its own: exchange/strategy.py.)
+The other order stands for another division among workers: a shard that one worker computes after another shard, two
+workers compute apart. (An exchange of another distribution has a trial of its own: exchange/strategy.py.)
 
-What an update computes may depend on the weights, the buffers, the data and (seed, update, shard) alone. So the first
-shard and the smallest one are computed from one state in both orders, and compared bit for bit, together with
-everything that users' code can change: see `python_state`.
+An update may depend only on the weights, the buffers, the data and (seed, update, shard). So the first shard and the
+smallest one are computed from one state in both orders, and compared bit for bit; the state that users' code has
+changed meanwhile names the cause of a difference: see `python_state`.
 """
 
 import hashlib
@@ -59,7 +59,7 @@ def try_out(replica: Replica) -> None:
     This loads kernels, and finds what would fail in an update or would silently give workers different weights: a model
     that changes its own parameters or makes itself a buffer, a result that depends on what was computed before or on a
     generator of the user's own, and examples that no seed repeats. Raises WorkloadError or DataError.
-    What the trial cannot see, because it happens after more calls, `later.look_back` looks for while training.
+    `later.look_back` looks while training for faults that begin only after more calls.
     """
     with _process_unchanged():
         reading = _check_reading(replica)
@@ -130,7 +130,7 @@ class _Shard:
         return min(self.most, bounds[self.number + 1] - bounds[self.number])
 
     def place(self) -> tuple[int, int, int]:
-        """Return what orders shards: the smallest comes first, then the earliest."""
+        """Return the key by which shards are sorted: the smallest comes first, then the earliest."""
         return self.examples, self.step.position.update, self.number
 
     def __str__(self) -> str:
@@ -157,7 +157,7 @@ def _smallest(plan: Plan) -> _Shard:
 def _check_shards(replica: Replica) -> PythonState:
     """Compute the first and the smallest shard, then both in the other order from the same state, and compare them.
 
-    Return the Python state of what computes, which is as it was before.
+    Return the Python state of the code that computes, put back as it was before.
     """
     workload = replica.workload
     # The code that runs for a shard once its examples are read, without the tensors that move or never change.
@@ -183,7 +183,7 @@ def _check_shards(replica: Replica) -> PythonState:
     if not is_slow or smallest.examples < first.examples:
         with _of_fewer_examples(smallest, first):
             tried.append(_shortened(replica, smallest, few))
-    if is_slow:  # only a few of its examples are compared: after what was computed so far, and by themselves
+    if is_slow:  # compare only a few of its examples, after what was computed so far and by themselves
         tried = [_shortened(replica, first, few)]
         after_first = _values_of(state)
     if replica.spec.deterministic is not False:
@@ -209,8 +209,8 @@ def _is_built(change: Change) -> bool:
 
 
 _MOST_SECONDS = 0.2
-"""How long the shards that are compared should take together."""
-_FEWEST = 2  # of which batch norm has a variance
+"""Seconds that the compared shards should take together."""
+_FEWEST = 2  # examples, so that batch norm has a variance
 
 
 def _shortened(replica: Replica, shard: _Shard, few: int) -> tuple[_Shard, Tensor]:
@@ -260,12 +260,12 @@ def _check_drawn(state: PythonState, after_first: dict[str, Any]) -> None:
             continue
         if change.is_generator:
             raise WorkloadError(generator_sentence(change))
-        # Nor is it tried with other values: code that counts may write a file, or end, when a count is reached.
+        # No other state is tried with other values: code that counts may write a file, or end, at some count.
         _LOG.debug("%s changes when a shard is computed, without an effect on its bits", change.path)
 
 
 def _values_of(state: PythonState) -> dict[str, Any]:
-    """Return what has changed, by path, with copies of what the code may write into."""
+    """Return the present values of what has changed, by path; tensors and lists are copies."""
     values = {}
     for change in state.changes():
         value = change.now
@@ -305,7 +305,7 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def generator_sentence(change: Change) -> str:
-    """Return what is wrong with a generator of the user's own that has gone on."""
+    """Return the text of the error for a generator of the user's own from which a shard has drawn."""
     return (
         f"{change.path} is a generator of your own, and computing a shard draws from it, so the weights would depend "
         "on which worker computes what; draw from torch, numpy.random or random, which the trainer seeds for each "
@@ -404,7 +404,9 @@ class _Search:
 
 @contextmanager
 def _checked_tensors(replica: Replica) -> Iterator[None]:
-    """Refuse code in the block that changes, replaces or creates parameters, or creates buffers."""
+    """Refuse code in the block that changes, replaces, creates or unfreezes parameters, creates buffers, or changes
+    extra state.
+    """
     parameters = dict(replica.model.named_parameters())
     versions = {name: parameter._version for name, parameter in parameters.items() if not parameter.is_inference()}
     buffers = _buffers(replica)
@@ -457,7 +459,7 @@ REMEDY_FOR_CHANGED = (
 
 
 def unfrozen_sentence(name: str) -> str:
-    """Return what is wrong with a parameter that was frozen when the workload was made, and is no longer."""
+    """Return the text of the error for a parameter that was frozen when the workload was made, and is no longer."""
     return (
         f"the parameter {name} was frozen when the workload was made, and needs a gradient since a call of the model, "
         "so nothing would train it; let it need one from the start, and until it is to be trained use it under "
@@ -486,13 +488,13 @@ def _check_buffers(replica: Replica, before: Set[str]) -> None:
 
 
 _EXACT = 2**24
-"""Below this, a row's float32 holds every whole number."""
+"""The bound below which a row's float32 holds every whole number."""
 
 
 def _check_whole_numbers(replica: Replica, row: Tensor, examples: int) -> None:
     """Refuse a buffer of whole numbers that changes by more than a row can carry, as a generator's state does.
 
-    `row` is that of a shard; it has the changes, times the shard's examples.
+    `row` is a shard's row; it has the changes, times the shard's examples.
     """
     at = replica.parameters.length
     for dtype, vector in replica.buffers.vectors.items():
@@ -518,7 +520,7 @@ _READ_TWICE = 4  # examples
 def _check_reading(replica: Replica) -> PythonState | None:
     """Read the first examples twice, as happens when a worker takes over a shard, and compare them.
 
-    Return the Python state of what reads; None if no code of the user's does.
+    Return the Python state of the code that reads; None if no code of the user's does.
     """
     workload = replica.workload
     if is_indexed(workload, workload.train):
@@ -556,10 +558,10 @@ _QUICKLY_READ = 0.05
 
 
 def _check_kept(replica: Replica, state: PythonState, request: Request) -> None:
-    """Read the examples with another seed, after they were read and as if for the first time, and compare them.
+    """Read the examples with another seed twice, after the earlier reads and as if for the first time, and compare.
 
-    They differ if the data set keeps what it has drawn: each worker would keep what it has drawn when it was first
-    asked for an example.
+    They differ if the data set keeps what it has drawn: each worker would keep its draws from the first time that it
+    was asked for an example.
     """
     later = replace(request, seed=request.seed ^ 1)
     changes = [change for change in state.changes() if not (change.is_generator or change.is_opened)]
@@ -616,7 +618,7 @@ _NOW = Signals(loss=1.0, batch_square=2.0, square=0.5, trace=96.0)
 def _check_rule(replica: Replica) -> None:
     """Ask a growth rule of the user's own twice about one look, and compare its answers.
 
-    The look's numbers are made up, so an error says nothing about those that training will measure.
+    The look's numbers are made up, so an error is ignored: training may measure others.
     """
     course = replica.growth.course
     rule = course.rule if course.is_measured else None
