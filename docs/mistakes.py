@@ -57,8 +57,8 @@ def mistakes_page() -> str:
     ]
     return (
         "# Mistakes and their errors\n\n"
-        f"These {len(mistakes)} mistakes end a run with one paragraph, which names the line of your code, and the "
-        "layer of torch if one raised, and has a remedy, quoted here with the names of an example.\n"
+        f"These {len(mistakes)} mistakes end a run with one paragraph: the line of your code, the layer of torch if "
+        "one raised, and a remedy, which this page quotes with the names of an example.\n"
         "`--log-level debug` logs the whole traceback.\n"
         "See [exit codes](exit-codes.md), and [faults](faults.md) of machines.\n\n"
         "`make generate` writes this page from `docs/mistakes.toml`; tests make each mistake and read its error.\n\n"

@@ -1,5 +1,6 @@
 """Measured growth: what the estimates are, what a look may decide, and that a plan follows from the decisions."""
 
+import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from batchgrowth.choices import GROWTH
 from batchgrowth.choices.growth_measured import CustomRule
+from batchgrowth.cli import plan_list
 from batchgrowth.expected_batch import ExpectedBatch, expected_batch_of, expected_plan
 from batchgrowth.growth_decisions import Course, Measured
 from batchgrowth.looks import Look, Timing
@@ -229,6 +231,14 @@ def test_what_cannot_be_measured_grows_to_the_maximum_and_never_lowers_the_rate(
     found = decided(job("{type: NoiseScale}", "learningRate.rule=DecayPastMaximum"), [(1.0, -1.0, 5.0)])
     assert [decision.wanted for decision in found[:4]] == [64, 128, 256, 256]
     assert all(math.isinf(decision.value) for decision in found)
+
+
+def test_a_list_of_stages_labels_also_those_that_no_measurement_decided() -> None:
+    *_, (course, _) = follow(Course(job("{type: NoiseScale}")), itertools.repeat((1.0, -1.0, 5.0)))
+    first, second, *_ = plan_list(course).split("\n\n")
+    names = ["stage", "epochs", "batch", "learning", "workers", "updates", "examples"]
+    assert [line.split()[0] for line in first.splitlines()] == names
+    assert [line.split()[0] for line in second.splitlines()] == [*names, course.quantity.split()[0]]
 
 
 @pytest.mark.fault("D16")

@@ -16,7 +16,7 @@ import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth.looks import Look
 from batchgrowth_trainer.replica import workload_trial as trial
-from batchgrowth_trainer.replica.python_state import PythonState
+from batchgrowth_trainer.replica.python_state import PythonState, is_alike
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.workload_trial import try_out
 from batchgrowth_trainer.workload import Workload
@@ -359,6 +359,17 @@ def test_what_has_no_effect_is_left_alone_and_put_back(tried: Tried) -> None:
     model = Recording()
     tried(replace(net(), model=model))
     assert (model.calls, model.losses, model.last, model.mask) == (0, [], None, None)
+
+
+def test_values_are_compared_by_what_they_hold() -> None:
+    rows = [np.array([np.array([1.0]), "name", None], dtype=object) for _ in range(2)]
+    assert is_alike(*rows)
+    rows[1][0][0] = 2
+    assert not is_alike(*rows)
+    assert not is_alike(np.zeros(1), -np.zeros(1))
+    assert is_alike(torch.tensor([0.0, math.nan]), torch.tensor([-0.0, math.nan]))
+    for unknown in (False, True):  # a tensor without contents
+        assert is_alike(torch.ones(2), torch.ones(2, device="meta"), unknown=unknown) is unknown
 
 
 def test_a_setting_of_the_process_that_a_call_changes_is_refused(tried: Tried) -> None:

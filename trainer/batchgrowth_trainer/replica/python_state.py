@@ -145,7 +145,7 @@ class _ClassAttributes(MutableMapping[str, Any]):
         return (name for name in vars(self._kind) if not name.startswith("__"))
 
     def __len__(self) -> int:
-        return len(vars(self._kind))
+        return sum(1 for _ in self)
 
 
 class _SlotAttributes(MutableMapping[str, Any]):
@@ -461,21 +461,28 @@ def _is_unchanged(before: Any, now: Any) -> bool:
 def is_alike(one: Any, other: Any, *, unknown: bool = False) -> bool:
     """Return whether two values have one type and equal contents; `unknown` for objects of a kind that is not compared.
 
-    NaN equals NaN, and 0.0 equals -0.0; but numpy arrays are compared by their bytes, so 0.0 differs from -0.0 there.
+    NaN equals NaN, and 0.0 equals -0.0; but numpy arrays of numbers are compared by their bytes, so 0.0 differs from
+    -0.0 there. Tensors may be on different devices.
     """
     if one is other:
         return True
     if type(one) is not type(other):
         return False
     if isinstance(one, Tensor):
-        if one.layout is not torch.strided or one.is_quantized or one.is_nested:
+        if one.layout is not torch.strided or one.is_quantized or one.is_nested or one.is_meta or other.is_meta:
             return unknown
         if (one.shape, one.dtype) != (other.shape, other.dtype):
             return False
+        if one.device != other.device:  # such as a constant that the first shard moved to the GPU
+            one, other = one.cpu(), other.cpu()
         # NaN equals no number, not even itself, and is the same value all the same.
         return bool(((one == other) | ((one != one) & (other != other))).all())
     if isinstance(one, np.ndarray):
-        return (one.shape, one.dtype) == (other.shape, other.dtype) and bool(one.tobytes() == other.tobytes())
+        if (one.shape, one.dtype) != (other.shape, other.dtype):
+            return False
+        if one.dtype.hasobject:
+            return is_alike(one.tolist(), other.tolist(), unknown=unknown)
+        return bool(one.tobytes() == other.tobytes())
     if isinstance(one, Mapping):
         return one.keys() == other.keys() and all(is_alike(one[key], other[key], unknown=unknown) for key in one)
     if isinstance(one, list | tuple | deque):
