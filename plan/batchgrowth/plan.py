@@ -1,6 +1,7 @@
 """The plan of a training: its stages, every update in them, and how the plan follows from the spec.
 
-A plan is made in closed form over stages, so a million epochs take no longer to plan than ten.
+A plan is made in closed form over stages, so a million epochs take no longer to plan than ten. `_stages` makes them;
+`Workers.desired` in spec/workers.py gives each batch its number of workers.
 """
 
 import math

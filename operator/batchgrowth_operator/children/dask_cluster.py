@@ -1,7 +1,7 @@
 """The Dask cluster of a job: the DaskCluster with the scheduler, and the Deployment of all worker pods.
 
 The DaskCluster has no workers; users' tools find it by the job's name. The Dask operator makes its parts, a Deployment
-and a Service, and this file says when to ask for them again. job/workforce.py computes how many replicas the workers
+and a Service, and this file says when to ask for them again. job/worker_count.py computes how many replicas the workers
 have, and api/apply.py patches them; an annotation makes Kubernetes retry refused pods at once.
 """
 

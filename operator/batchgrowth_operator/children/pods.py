@@ -1,7 +1,8 @@
 """The parts that the pods of trainer, workers and scheduler share: image, TLS, security, probes, volumes, environment;
 and the trainer's Job.
 
-`with_own_parts` adds what the spec gives only the pods of trainer and workers, such as their resources.
+`with_own_parts` adds what the spec gives only the pods of trainer and workers, such as their resources. The template
+of the workers' pods is `worker_template` in dask_cluster.py.
 """
 
 from collections.abc import Mapping, Sequence

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from batchgrowth.contract.progress import Progress
 
 from batchgrowth_operator.children.drift import DELETED, SUSPENDED, Contention, is_smaller, suspender
-from batchgrowth_operator.job.workforce import Workforce
+from batchgrowth_operator.job.worker_count import Workforce
 from batchgrowth_operator.seen.observed import (
     CLAIM,
     LONGEST_MESSAGE,

@@ -22,7 +22,7 @@ from batchgrowth_operator.children.drift import contention, has_other_inputs, ma
 from batchgrowth_operator.children.pods import trainer_job
 from batchgrowth_operator.job.announcements import Event, events_between
 from batchgrowth_operator.job.status import is_progress_only, next_status, rejected_status, throttled
-from batchgrowth_operator.job.workforce import Workforce, workforce
+from batchgrowth_operator.job.worker_count import Workforce, workforce
 from batchgrowth_operator.seen.observed import (
     Clock,
     Manifest,

@@ -38,7 +38,7 @@ from batchgrowth.errors import BatchGrowthError, PlanError, PodLimitError, redac
 
 from batchgrowth_operator.children.drift import Contention
 from batchgrowth_operator.job.conditions import PODS_NOT_ALLOWED, RULES, SETTLED, Verdict, contested, restated
-from batchgrowth_operator.job.workforce import Workforce
+from batchgrowth_operator.job.worker_count import Workforce
 from batchgrowth_operator.seen.observed import (
     WORKER,
     Clock,

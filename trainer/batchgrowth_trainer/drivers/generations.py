@@ -4,7 +4,8 @@ The workers reduce among themselves, and each takes the optimizer's step (dask-p
 is one long Dask task per member. It ends when the plan wants another number of workers, a worker is ready to join or
 leaves, one is lost, or the run ends; the next generation begins from the most advanced committed state of its members.
 `GenerationsDriver._handle` learns of a lost worker by its `Left` or the end of its task. Losing a worker costs the
-update under way; losing all of them, the updates since the checkpoint.
+update under way; losing all of them, the updates since the checkpoint. `PauseClock` in worker/member.py measures the
+pause of a resize.
 """
 
 import logging

@@ -171,7 +171,7 @@ class Replica:
         self._layers = tuple(dict.fromkeys(layer for module in self.modules.values() for layer in module.modules()))
         self._modes: list[bool] = []
         self._batch_norms = [layer for layer in self._layers if isinstance(layer, _BatchNorm)]
-        self._arithmetic = autocast(self.spec, self.device)
+        self._autocast = autocast(self.spec, self.device)
         self._values: Callable[..., Any] = self.workload.values
         if self.spec.compile:
             self._values = Compiled(self.workload.values, self.spec, self.device)
@@ -327,7 +327,7 @@ class Replica:
             seed_generators(draw_seed(self.spec.seed, "shard", step.position.update, shard))
             if workload.augment is not None:
                 inputs = workload.augmented(inputs)
-            with resting(self._batch_norms) if count == 1 else _UNFOLLOWED, self._arithmetic:
+            with resting(self._batch_norms) if count == 1 else _UNFOLLOWED, self._autocast:
                 losses = workload.checked(self._values(self.model, inputs, target), target, count)
             # To differentiate the losses themselves takes less time, but makes torch import sympy: 0.4 s, and tens of
             # MiB of each process.

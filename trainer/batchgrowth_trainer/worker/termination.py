@@ -1,7 +1,7 @@
 """The graceful shutdown of a pod's worker on SIGTERM, as an eviction sends it; worker_pod.py installs it.
 
-`_announce_leave` in service.py tells the driver, and `WorkerPool.release_leaving` in pool/worker_pool.py lets the
-worker go.
+`_announce_leave` in service.py tells the driver, whose `Scaling.tick` in drivers/scaling.py lets the worker go by
+`WorkerPool.release_leaving`.
 """
 
 import asyncio
