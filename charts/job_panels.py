@@ -78,7 +78,7 @@ FORECAST: tuple[Panel, ...] = (
     lines(
         "Time left",
         "Time to the end of the run by the model of the forecast, fitted to its updates so far, with an interval that "
-        "shall hold 9 in 10 runs. It counts the batches and workers of later stages; if the forecast is right, it "
+        "should contain 9 in 10 runs. It counts the batches and workers of later stages; if the forecast is right, it "
         "falls by a second each second.",
         "s",
         Query(latest("batchgrowth_remaining_seconds", "bound"), "{{bound}}"),

@@ -93,7 +93,7 @@ class ConstantDamp(_Named):
 
 
 class GeoDamp(_Named):
-    """The batch is multiplied by `factor` every `delay` epochs, by default 5, also called `dwell`. Geometric."""
+    """The batch is multiplied by `factor` every `delay` (or `dwell`) epochs, 5 by default. Geometric."""
 
     growth_type = "Geometric"
 

@@ -246,5 +246,5 @@ def deleted(ref: Ref, recreated: str | None) -> str:
         return "deleted the job, whose time to live after its end is over"
     name = f"{ref.kind}/{ref.name}"
     if recreated is not None:
-        return f"deleted {name} to make it again: {recreated}"
+        return f"deleted {name} to recreate it: {recreated}"
     return f"deleted {name}: the job is over or suspended"

@@ -181,8 +181,8 @@ TRAINER = (
     Metric(
         "batchgrowth_remaining_seconds",
         "gauge",
-        "Time to the end of the run by the model of the forecast: expected, or an end of the interval that shall hold "
-        "9 in 10 runs, low or high.",
+        "Time to the end of the run by the model of the forecast: expected, or an end of the interval that should "
+        "contain 9 in 10 runs, low or high.",
         "seconds",
         labels=("bound",),
     ),

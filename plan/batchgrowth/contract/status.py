@@ -68,8 +68,8 @@ REASONS = {
         "NameTaken": "An object that the job needs exists and belongs to another owner, or is left from an earlier job "
         "of this name; the message names it.",
         "PartsMissing": "The Dask operator has not made a part of the DaskCluster; the message names it.",
-        "DeletionStuck": "One of the job's objects was deleted and stays; the message names the finalizer that holds "
-        "it, and the command that removes it.",
+        "DeletionStuck": "One of the job's objects was deleted and stays; the message says what holds it "
+        "and what to do.",
         "NamespaceTerminating": "The namespace is being deleted, so the operator makes nothing in it.",
         "Released": "The job is over or suspended and needs no cluster.",
     },

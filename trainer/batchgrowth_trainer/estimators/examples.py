@@ -389,7 +389,7 @@ class TakesData:
         return tensor_of(checked), labels
 
     def _inputs(self, X: Any) -> Tensor | TorchDataset[Any]:
-        """Return the checked inputs to predict from."""
+        """Return X, checked unless it is a Dataset."""
         check_is_fitted(self, "module_")
         if is_dataset(X):
             return X  # type: ignore[no-any-return]

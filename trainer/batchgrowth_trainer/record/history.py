@@ -371,7 +371,7 @@ _growth_cells = attrgetter(*GrowthRow.__slots__)
 
 
 class History:
-    """Appends a run's rows to the files in `directory`, created if missing; rows are buffered until `flush`."""
+    """Appends a run's rows to the files in `directory`, created if missing; `flush` writes buffered rows."""
 
     def __init__(
         self,

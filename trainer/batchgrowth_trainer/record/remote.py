@@ -482,8 +482,8 @@ class RemoteCheckpoints:
     def _drop_old(self, manifests: Collection[str], mine: str, covered: Collection[int]) -> None:
         """Delete the manifests beyond the newest `keep`, and the objects that only these manifests needed.
 
-        Keep the newest up to each update in `covered`, and this trainer's newest manifest in any case. Objects that
-        cannot be deleted now are left for the next time.
+        Keep the newest up to each update in `covered`, and this trainer's newest manifest in any case. A later
+        save, or `prepare`, deletes what cannot be deleted now.
         """
         by_update = sorted(manifests, key=_update_of, reverse=True)
         newest = sorted({_update_of(name) for name in by_update}, reverse=True)[: self._keep]

@@ -152,8 +152,8 @@ _LONGEST_WAIT_SECONDS = 5.0
 def read(workload: Workload, request: Request) -> tuple[Any, Any]:
     """Read a request as `fetch` does, and retry after a ReadFault.
 
-    If reading may draw from the generators, they are seeded before, and not restored. Raises DataError, which is a
-    ReadFault if the example might be read later or elsewhere, and WorkloadError.
+    If reading may draw from the generators, they are seeded before, and not restored. Raises WorkloadError, and
+    DataError: a ReadFault if the example might be read later or elsewhere.
     """
     dataset = workload.train
     name = "train"

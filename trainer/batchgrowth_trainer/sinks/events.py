@@ -372,7 +372,7 @@ _RETRY_SECONDS = 5.0
 
 
 class Journal:
-    """Appends the start, the end and each event that `note_of` words to journal.jsonl, as JSON with time and update.
+    """Appends to journal.jsonl the start, the end and all that `note_of` words, as JSON with time and update.
 
     A resumed run keeps the file, even if it resumes from an earlier checkpoint: the journal says what happened, and the
     history what counts. While the disk is full, the newest lines wait in memory.

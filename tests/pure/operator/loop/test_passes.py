@@ -1779,7 +1779,7 @@ def test_the_log_of_renewed_certificates(setting: Setting, lines: Callable[[], l
         (
             Writes(recreated={TRAINER: "its pod is on a lost node"}),
             TRAINER,
-            "deleted Job/digits-trainer to make it again: its pod is on a lost node",
+            "deleted Job/digits-trainer to recreate it: its pod is on a lost node",
         ),
         (Writes(), CLUSTER, "deleted DaskCluster/digits: the job is over or suspended"),
     ],
