@@ -257,4 +257,5 @@ def test_kill_9_of_the_whole_run_and_resume_again_and_again(
 
 def newest(run: Any) -> int:
     """The update of the newest checkpoint, 0 if there is none."""
-    return max((int(path.name.removeprefix("update-")) for path in saved(run)), default=0)
+    # `update-0000000012.2` is a second checkpoint after update 12.
+    return max((int(path.name.removeprefix("update-").partition(".")[0]) for path in saved(run)), default=0)
