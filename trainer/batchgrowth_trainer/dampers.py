@@ -187,10 +187,9 @@ def damper_of(batch_size: Any, nested: Mapping[str, Any]) -> Damper:
         if not nested:
             return batch_size
         # A new rule, since nested parameters must not change the user's object.
-        if isinstance(batch_size, _Named):
-            return _made(type(batch_size), {**vars(batch_size), **nested})
-        own = {name: value for name, value in vars(batch_size).items() if name != "settings"}
-        return _made(Damper, {**own, **batch_size.settings, **nested})
+        own = dict(vars(batch_size))
+        settings = own.pop("settings", {})
+        return _made(type(batch_size), {**own, **settings, **nested})
     if isinstance(batch_size, bool) or not hasattr(batch_size, "__index__"):
         given = batch_size.__name__ if isinstance(batch_size, type) else f"a {type(batch_size).__name__}"
         remedy = "give a number of examples, or a rule such as GeoDamp or GeoDamp(initial=64, delay=10, factor=2)"

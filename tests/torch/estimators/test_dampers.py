@@ -65,6 +65,7 @@ def test_the_rule_of_a_user_stays_what_it_is() -> None:
     own = OwnRule("Cabs", 8)
     assert damper_of(own, {}) is own
     assert damper_of(own, {}).block() == {"type": "Constant"}
+    assert damper_of(own, {"initial": 32}) == OwnRule("Cabs", 32)
     assert damper_of(Tenfold, {"initial": 8}).block()["geometric"]["factor"] == 10
 
 
