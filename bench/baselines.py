@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import socket
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Self, cast
@@ -37,7 +38,6 @@ from bench.loopback import sent_bytes
 
 BLOCK_SECONDS = 0.25
 """The length of a block of updates that is timed by itself, in seconds: that of a report of our worker."""
-_HOST = "127.0.0.1"
 
 _Batch = tuple[Tensor, Tensor]
 
@@ -68,15 +68,15 @@ class Peers:
 
     def __init__(self, spec: JobSpec) -> None:
         context = multiprocessing.get_context("spawn")
-        with socket.socket() as probe:
-            probe.bind((_HOST, 0))
-            port = int(probe.getsockname()[1])
+        # They meet in a file, since another process could take a port between its choice and its use.
+        self._folder = tempfile.TemporaryDirectory(prefix="batchgrowth-bench-")
+        store = Path(self._folder.name) / "store"
         self._ends: list[Connection] = []
         self._processes = []
         for rank in range(WORKERS):
             mine, theirs = context.Pipe()
             # It is not a daemon, since a DataLoader has children; it ends with its pipe.
-            process = context.Process(target=_serve, args=(rank, port, spec, theirs), daemon=False)
+            process = context.Process(target=_serve, args=(rank, store, spec, theirs), daemon=False)
             process.start()
             theirs.close()
             self._ends.append(mine)
@@ -101,12 +101,13 @@ class Peers:
         for process in self._processes:
             process.join(timeout=10)
             process.kill()
+        self._folder.cleanup()
 
 
-def _serve(rank: int, port: int, spec: JobSpec, orders: Connection) -> None:
+def _serve(rank: int, store: Path, spec: JobSpec, orders: Connection) -> None:
     prepare_process(spec)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", init_method=f"tcp://{_HOST}:{port}", rank=rank, world_size=WORKERS)
+    dist.init_process_group("gloo", init_method=store.as_uri(), rank=rank, world_size=WORKERS)
     try:
         while True:
             system, job, warm, world = orders.recv()

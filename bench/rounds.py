@@ -105,7 +105,7 @@ def _measured(job: BatchGrowthJob, system: System, workers: int, scheduler: str)
 
 
 def _sent(case: Case, system: System, samples: list[Sample], scheduler: str) -> float:
-    """Return the bytes per update of the smallest sample, since other traffic can only add to it."""
+    """Return the bytes per update of the smallest sample: other traffic and what TCP sends again only add to it."""
     if case.workers == 1:
         return 0.0
     least = min(sample.sent for sample in samples)
