@@ -80,7 +80,8 @@ def packages() -> None:
         say(f"{KUBECONFIG} is set: that cluster needs no packages of this machine")
         return
     log = folders.cache() / "packages.log"
-    installed = debian.install(log)
+    with alone("packages"):  # apt-get fails beside another apt-get
+        installed = debian.install(log)
     say(f"installed {' '.join(installed)}" if installed else "every package is installed")
 
 

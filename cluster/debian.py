@@ -20,6 +20,8 @@ NODE = {
 }
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 """The keys by which mmdebstrap checks Debian's packages; on Ubuntu no package that it needs brings them."""
+LOCKED_SECONDS = 600
+"""How long to wait for another program that installs packages."""
 IMAGES = {"buildah": "buildah", "mmdebstrap": "mmdebstrap", KEYRING: "debian-archive-keyring"}
 
 
@@ -47,7 +49,9 @@ def install(log: Path) -> list[str]:
         return []
     if os.geteuid() != 0:
         raise HarnessError(f"only root can install packages; ask an administrator to install {' '.join(packages)}")
-    command: list[Argument] = [program("apt-get"), "install", "--yes", "--no-install-recommends", *packages]
+    # A machine that has just started often updates itself, and meanwhile dpkg is locked.
+    options = ["--yes", "--no-install-recommends", f"--option=DPkg::Lock::Timeout={LOCKED_SECONDS}"]
+    command: list[Argument] = [program("apt-get"), "install", *options, *packages]
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}
     logged([program("apt-get"), "update"], log, folder=Path("/"), environment=quiet)
     logged(command, log, folder=Path("/"), environment=quiet)

@@ -27,6 +27,7 @@ def test_ubuntu_gets_debian_s_keys(commands: list[list[str]], tmp_path: Path) ->
 
     assert debian.install(tmp_path / "log") == ["debian-archive-keyring"]
     assert commands[-1][-1] == "debian-archive-keyring"
+    assert "--option=DPkg::Lock::Timeout=600" in commands[-1]  # a new machine's own updates hold the lock for minutes
 
 
 def test_the_base_image_is_checked_by_these_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
