@@ -1,9 +1,10 @@
 """The TLS certificates of a job's pods: an authority and a certificate, and their renewal before they expire.
 
-They are kept in two Secrets (children/config.py). Pods mount one of them, with the certificate and every authority that
-they should trust; the other has the authority's key. The two Secrets and the clock alone determine what is written. A
-new authority that replaces another is at first only trusted; it signs when the next certificate is due, at least a day
-later, when every pod has reloaded.
+They are made while a pass observes (`Observer._renewed` in api/observe.py), and kept in two Secrets
+(children/config.py). Pods mount one of them, with the certificate and every authority that they should trust
+(DASK_ENVIRONMENT in children/pods.py); the other has the authority's key. The two Secrets and the clock alone determine
+what is written. A new authority that replaces another is at first only trusted; it signs when the next certificate is
+due, at least a day later, when every pod has reloaded.
 """
 
 import base64

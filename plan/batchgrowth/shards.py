@@ -5,7 +5,7 @@ nodes are the aligned blocks [k·2^j, min((k+1)·2^j, S)). A sum of floats along
 assignment of shards to workers. A worker adds the nodes that contain only its shards (the trainer's
 replica/replica.py), and the exchange adds these nodes' sums (exchange/all_reduce.py).
 
-A shard's seed and its examples are the trainer's: replica/reproducible.py, and `example_order` in replica/data.py.
+A shard's seed and its examples are the trainer's: replica/seeds.py, and `example_order` in replica/data.py.
 """
 
 from collections.abc import Callable, Sequence

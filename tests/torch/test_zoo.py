@@ -22,7 +22,7 @@ from batchgrowth_trainer.record.snapshot import weights_sha256
 from batchgrowth_trainer.replica.data import read
 from batchgrowth_trainer.replica.evaluation import computed
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.reproducible import draw_seed, seed_generators
+from batchgrowth_trainer.replica.seeds import draw_seed, seed_generators
 from batchgrowth_trainer.workload import Workload, predict
 from torch import Tensor, nn
 

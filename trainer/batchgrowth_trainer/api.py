@@ -33,7 +33,8 @@ from batchgrowth_trainer.record.runs import JOB_FILE, RecordedRun, manifest_text
 from batchgrowth_trainer.record.storage import CHECKPOINTS
 from batchgrowth_trainer.record.summary import facts_of, read_summary
 from batchgrowth_trainer.record.workload_source import Origin
-from batchgrowth_trainer.replica.reproducible import ALONE, untouched_randomness
+from batchgrowth_trainer.replica.reproducible import ALONE
+from batchgrowth_trainer.replica.seeds import untouched_randomness
 from batchgrowth_trainer.sinks.display import NotebookDisplay, make_display
 from batchgrowth_trainer.sinks.events import Event, Note, Sink, Sinks
 from batchgrowth_trainer.stopping import stoppable

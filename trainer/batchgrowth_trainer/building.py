@@ -32,13 +32,8 @@ from batchgrowth_trainer.replica.evaluation import try_evaluation
 from batchgrowth_trainer.replica.flat import modules_of
 from batchgrowth_trainer.replica.modules import Modules, copied
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.reproducible import (
-    ALONE,
-    draw_seed,
-    make_device,
-    prepare_process,
-    untouched_randomness,
-)
+from batchgrowth_trainer.replica.reproducible import ALONE, make_device, prepare_process
+from batchgrowth_trainer.replica.seeds import draw_seed, untouched_randomness
 from batchgrowth_trainer.replica.state_dict import exported, load_exported, with_tied
 from batchgrowth_trainer.replica.workload_trial import try_out
 from batchgrowth_trainer.user_code import begin_job, load_workload

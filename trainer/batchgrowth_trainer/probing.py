@@ -45,7 +45,7 @@ from batchgrowth_trainer.record.storage import CHECKPOINTS
 from batchgrowth_trainer.record.workload_source import find_workload
 from batchgrowth_trainer.replica.evaluation import training_loss
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.reproducible import draw_seed
+from batchgrowth_trainer.replica.seeds import draw_seed
 
 # --- Where a probe begins ---
 

@@ -13,8 +13,7 @@ from batchgrowth.spec.pods import OF_PODS
 from batchgrowth_operator.children.drift import digest, is_smaller
 from batchgrowth_operator.seen.observed import CLAIM, Manifest, Ref, TlsSecrets
 from batchgrowth_operator.seen.progress import MOST_TEXTS, stored, undecided
-from batchgrowth_operator.seen.situation import Situation
-from batchgrowth_operator.seen.trainer_pods import class_of, size_of
+from batchgrowth_operator.seen.situation import Situation, class_of, size_of
 
 METRICS_PORT = 9090
 """The trainer's port; the network policy admits those that read metrics there."""

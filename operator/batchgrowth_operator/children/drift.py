@@ -1,5 +1,7 @@
 """Drift: whether a child still matches its manifest, and whether another process keeps changing it.
 
+What may not change in a job's own spec is in batchgrowth/manifest/crd.py.
+
 A child that cannot be changed in place is recreated if its inputs changed (`has_other_inputs`). If a child differs
 otherwise, job/reconcile.py puts it into `Writes.apply`, and api/apply.py writes it. If another process keeps undoing
 that write, the operator repeats it less and less often: an autoscaler or a webhook that also owns a field would
@@ -29,7 +31,7 @@ from batchgrowth_operator.seen.observed import (
     backoff_seconds,
     mounted_claims,
 )
-from batchgrowth_operator.seen.trainer_pods import store_of
+from batchgrowth_operator.seen.situation import store_of
 
 MOST_REMEMBERED = 2**15
 """Objects whose comparison is remembered: those of three thousand jobs."""

@@ -20,8 +20,8 @@ from batchgrowth_operator.children.config import METRICS_PORT, owned
 from batchgrowth_operator.children.drift import digest
 from batchgrowth_operator.seen.observed import TRAINER, Manifest
 from batchgrowth_operator.seen.progress import MOST_TEXTS, stored
-from batchgrowth_operator.seen.situation import REASONS, Situation, restarts_before
-from batchgrowth_operator.seen.trainer_pods import CA_FOLDER, CA_VARIABLE, STORE_VARIABLE, VOLUME
+from batchgrowth_operator.seen.situation import CA_FOLDER, CA_VARIABLE, REASONS, STORE_VARIABLE, VOLUME, Situation
+from batchgrowth_operator.seen.trainer_pods import restarts_before
 
 READ_BY_GROUP = 0o440
 FILES = "/etc/batchgrowth"

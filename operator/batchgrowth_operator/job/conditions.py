@@ -24,13 +24,12 @@ from batchgrowth_operator.seen.observed import (
 )
 from batchgrowth_operator.seen.problems import held_back, trainer_problem, unanswering
 from batchgrowth_operator.seen.progress import SILENT_AFTER_SECONDS, findings, is_silent, late_after_seconds, waits_long
-from batchgrowth_operator.seen.situation import Mode, Situation, last_exit, num_retries
+from batchgrowth_operator.seen.situation import Mode, Situation, class_of, last_exit, size_of
 from batchgrowth_operator.seen.trainer_pods import (
-    class_of,
     is_between_pods,
     is_cut_off,
     is_replaceable,
-    size_of,
+    num_retries,
     unreachable_pods,
 )
 

@@ -39,12 +39,13 @@ from batchgrowth_operator.seen.problems import (
     unexplained,
 )
 from batchgrowth_operator.seen.refused_objects import is_of_dying_namespace
-from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, num_retries, situate, trainer_outcome
+from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, situate, trainer_outcome
 from batchgrowth_operator.seen.trainer_pods import (
     has_failed_by_nodes_alone,
     has_lost_trainer,
     is_between_pods,
     num_refused,
+    num_retries,
 )
 from batchgrowth_operator.settings import Defaults
 

@@ -49,8 +49,8 @@ from batchgrowth_operator.seen.observed import (
     truncated,
 )
 from batchgrowth_operator.seen.progress import current_run, is_awaited
-from batchgrowth_operator.seen.situation import MOST_TURNS, ClusterPolicy, Mode, Situation, is_held, restarts_of
-from batchgrowth_operator.seen.trainer_pods import has_ended
+from batchgrowth_operator.seen.situation import MOST_TURNS, ClusterPolicy, Mode, Situation, is_held
+from batchgrowth_operator.seen.trainer_pods import has_ended, restarts_of
 
 MOST_METRICS = 16
 LONGEST_METRIC_NAME = 64

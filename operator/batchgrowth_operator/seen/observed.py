@@ -19,6 +19,8 @@ WORKER = CONTAINER
 CLAIM = "PersistentVolumeClaim"
 LONGEST_MESSAGE = 1024
 """Characters of a condition's message."""
+LONGEST_COUNT = 9
+"""Digits of the longest number in an annotation that is believed."""
 Object = Mapping[str, Any]
 """A Kubernetes object as plain JSON."""
 Manifest = dict[str, Any]
@@ -205,6 +207,14 @@ def labels_of(body: Object) -> Mapping[str, str]:
 def annotations_of(body: Object) -> Mapping[str, str]:
     """Return the object's annotations; empty if it has none."""
     return body["metadata"].get("annotations") or {}
+
+
+def number_in(annotations: Mapping[str, str], name: str) -> int | None:
+    """Return the whole number in an annotation; None if there is none, or others have written something else."""
+    text = annotations.get(name, "")
+    if not text.isdecimal() or len(text) > LONGEST_COUNT:
+        return None
+    return int(text)
 
 
 def operator_class_of(job: Object) -> str:

@@ -1,16 +1,16 @@
-"""Interprets the observed state: the spec and its plan, the position, and how the job ended.
+"""Interprets the observed state: the spec and its plan, the position, where checkpoints are, and how the job ended.
 
-A job ends by its trainer's own end, or at one of the limits of its restarts, its retries and its time. A trainer that
-fails is restarted, and counts towards spec.restarts.limit; Kubernetes bounds that by the backoffLimit of its Job, whose
-podFailurePolicy says which ends count (`trainer_job` in children/pods.py). `restarts_of` reads the count, without pods
-that a node refused. A trainer that ends with exit code 75, because its cluster failed it, is retried and does not
-count there; `job_outcome` bounds the retries that get no further.
+A job ends by its trainer's own end, or at one of the limits of its restarts, its retries (trainer_pods.py counts both)
+and its time.
+
+The API server refuses a change of a started job's spec that would change its mathematics (the rules in
+batchgrowth/manifest/crd.py). spec.epochs may grow, and only the plan says for which jobs: `_check_longer`.
 
 `Situation.cluster_policy` decides whether the job's cluster is kept or released.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -18,24 +18,27 @@ from typing import Any, NamedTuple
 
 from batchgrowth import names
 from batchgrowth.contract.progress import LARGEST_START, LONGEST_PERIOD_SECONDS, Progress
-from batchgrowth.contract.status import MOST_LINGERED, JobStatus, RetriesStatus
-from batchgrowth.errors import CheckpointError, ClusterError, DataError, Fault, SpecError, WorkloadError
+from batchgrowth.contract.status import JobStatus, RetriesStatus
+from batchgrowth.errors import CheckpointError, DataError, Fault, SpecError, WorkloadError
 from batchgrowth.manifest.reading import StoredJob
 from batchgrowth.plan import BatchDecision, Plan, Stage, make_plan
 from batchgrowth.same_updates import what_differs
 from batchgrowth.spec import JobSpec, mathematics
 
 from batchgrowth_operator.seen.observed import (
+    CLAIM,
     TRAINER,
     WORKER,
     Clock,
     Object,
     Observed,
+    Ref,
     annotations_of,
     condition,
     condition_of,
     endings_of,
     is_terminating,
+    number_in,
     seconds_since,
     stored_status,
     truncated,
@@ -54,23 +57,21 @@ from batchgrowth_operator.seen.progress import (
 from batchgrowth_operator.seen.refused_objects import Problem
 from batchgrowth_operator.seen.trainer_pods import (
     FAILED,
-    Storage,
+    MOST_FRUITLESS_RETRIES,
     has_failed_by_nodes_alone,
     is_cut_off,
     is_running,
     is_stopped,
     last_removal,
     lingering_pods,
-    num_refused,
-    storage_of,
+    next_retries,
+    num_retries,
     was_removed,
 )
 from batchgrowth_operator.settings import Defaults
 
 # --- How a job ended ---
 
-MOST_FRUITLESS_RETRIES = 10
-"""Restarts after exit code 75 without a further update, after which the job has failed."""
 REASONS = {
     SpecError.exit_code: "ManifestRefused",
     WorkloadError.exit_code: "WorkloadFailed",
@@ -81,8 +82,6 @@ REASONS = {
 KILLED = 137
 """The exit code of a container that SIGKILL ended."""
 _KILLED_OTHERWISE = "killed, as a hung container is by its liveness probe: the pod's events say why"
-_LONGEST_COUNT = 9
-"""Digits of the longest number in an annotation that is believed."""
 _EXIT_CODE = re.compile(r"exit code (\d+)")
 
 
@@ -188,73 +187,7 @@ def epochs_of(job: Object) -> int | None:
 
     The number is in the pod template, which nobody can edit.
     """
-    return _number_in((job["spec"]["template"].get("metadata") or {}).get("annotations") or {}, names.EPOCHS)
-
-
-def restarts_of(seen: Observed) -> int:
-    """Return the number of the trainer's failures that count, including failures before its Job was recreated.
-
-    A pod that its node refused does not count, but it must still exist to be recognized. So of a Job that is being
-    deleted, only the failures before it count; the status has the others.
-    """
-    if seen.trainer is None:
-        return 0
-    if is_terminating(seen.trainer):
-        return restarts_before(seen.trainer)
-    failed = int((seen.trainer.get("status") or {}).get("failed", 0))
-    return restarts_before(seen.trainer) + max(0, failed - num_refused(seen))
-
-
-def restarts_before(job: Object) -> int:
-    """Return the number of the trainer's restarts before this Job was made."""
-    return _number_in(annotations_of(job), names.RESTARTS_BEFORE) or 0
-
-
-def _number_in(annotations: Mapping[str, str], name: str) -> int | None:
-    """Return the whole number in an annotation; None if there is none, or others have written something else."""
-    text = annotations.get(name, "")
-    if not text.isdecimal() or len(text) > _LONGEST_COUNT:
-        return None
-    return int(text)
-
-
-def num_retries(seen: Observed, known: RetriesStatus) -> int:
-    """Return the number of trainer pods that ended with exit code 75; evicted pods do not count.
-
-    Kubernetes keeps these pods, except those that `known` names: another container outlived their trainer, or their Job
-    is recreated because nodes alone have failed it.
-    """
-    pods = seen.pods_of(TRAINER)
-    num = sum(map(_is_retried, pods))
-    if known.lingered:
-        kept = {pod["metadata"]["name"] for pod in pods}
-        num += sum(name not in kept for name in known.lingered)
-    return num
-
-
-def next_retries(
-    seen: Observed, known: RetriesStatus | None, update: int, lingering: Sequence[Object]
-) -> RetriesStatus:
-    """Return the point from which retries count, after `update` updates; a repeated update is not progress.
-
-    A training that ended with exit code 75 may be retried any number of times if it gets further, else
-    MOST_FRUITLESS_RETRIES times. The number of ended pods is the count, so it survives the operator and needs no clock.
-    """
-    previous = known or RetriesStatus()
-    deleted = seen.pods_of_job if has_failed_by_nodes_alone(seen) else lingering
-    names_of_deleted = [pod["metadata"]["name"] for pod in deleted if _is_retried(pod)]
-    if update > previous.update:
-        current = RetriesStatus(update=update, lingered=tuple(names_of_deleted[-MOST_LINGERED:]))
-        return current.model_copy(update={"before": num_retries(seen, current)})
-    lingered = tuple(dict.fromkeys([*previous.lingered, *names_of_deleted]))[-MOST_LINGERED:]
-    current = previous.model_copy(update={"lingered": lingered})
-    ended = num_retries(seen, current)  # a deleted Job's pods are gone
-    return current.model_copy(update={"before": min(previous.before, ended)})
-
-
-def _is_retried(pod: Object) -> bool:
-    """Return whether the trainer in the pod ended with exit code 75, and not because the pod was evicted."""
-    return not was_removed(pod) and any(ending["exitCode"] == ClusterError.exit_code for ending in endings_of(pod))
+    return number_in((job["spec"]["template"].get("metadata") or {}).get("annotations") or {}, names.EPOCHS)
 
 
 def last_exit(seen: Observed) -> str:
@@ -299,6 +232,93 @@ def _last_termination(seen: Observed) -> tuple[int | None, str, str]:
         return code, output, ended_at
     why = "out of memory" if last.get("reason") == "OOMKilled" else _KILLED_OTHERWISE
     return code, f"{output} ({why})" if output else why, ended_at
+
+
+# --- Where a job's checkpoints are kept ---
+
+# At the place in its spec, or else at the operator's default. A trainer that exists
+# keeps its storage, so a changed default affects only jobs that have no trainer yet.
+
+VOLUME = "checkpoints"
+"""The trainer's volume with its checkpoints."""
+STORE_VARIABLE = "BATCHGROWTH_CHECKPOINT_URI"
+"""The trainer's environment variable with the URI of the object store that keeps its checkpoints."""
+
+CA_VARIABLE = "BATCHGROWTH_CHECKPOINT_CA"
+"""The trainer's environment variable with the file of the CAs that it trusts for that store."""
+CA_FOLDER = "/etc/batchgrowth/store-ca"
+"""The folder of that file if the spec names the ConfigMap, after which the file is named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """The storage that outlives the trainer's pod."""
+
+    claim: str = ""
+    """The claim that the trainer mounts; empty if there is none."""
+    size: str = ""
+    """The size of the operator's own claim; empty if there is none."""
+    storage_class: str = ""
+    is_kept: bool = True
+    is_default: bool = False
+    """Whether the spec names no place."""
+    is_awaited: bool = False
+    """Whether the spec names a place for the next trainer: the one that runs has none, and would lose its training by
+    moving there."""
+
+
+NONE = Storage(is_kept=False)
+
+
+def storage_of(spec: JobSpec, seen: Observed, defaults: Defaults, clock: Clock) -> Storage:
+    """Return where the job's checkpoints are kept."""
+    own = seen.names.checkpoints
+    has_none = False
+    if seen.trainer is not None:
+        pod = seen.trainer["spec"]["template"]["spec"]
+        mounts = any(v["name"] == VOLUME and "persistentVolumeClaim" in v for v in pod.get("volumes") or ())
+        has_none = not mounts and not any(map(store_of, pod["containers"]))
+    volume = spec.checkpoint.volume
+    has_place = volume is not None or spec.checkpoint.uri is not None
+    # Before the places in the spec: a trainer that runs without one would lose its training by moving there.
+    if has_none and has_place and is_running(seen, kept=False, clock=clock):
+        return Storage(is_kept=False, is_awaited=True)
+    if spec.checkpoint.uri is not None:
+        return Storage()
+    if volume is not None and volume.claim_name is not None:
+        return Storage(claim=volume.claim_name)
+    if volume is not None:
+        return Storage(claim=own, size=volume.size or "", storage_class=volume.storage_class_name or "")
+    if has_none:
+        return NONE
+    size = size_of(seen.children.get(Ref(CLAIM, own))) or defaults.checkpoint_size
+    if not size:
+        return NONE
+    return Storage(claim=own, size=size, is_default=True)
+
+
+def store_of(container: Object) -> list[str | None]:
+    """Return the object store that this trainer container uses, its Secret, and the ConfigMap with its CAs if the spec
+    names one; empty if there is no store.
+    """
+    variables = {entry["name"]: entry.get("value") for entry in container.get("env") or ()}
+    if STORE_VARIABLE not in variables:
+        return []
+    secrets = [source["secretRef"]["name"] for source in container.get("envFrom") or () if "secretRef" in source]
+    store = [variables[STORE_VARIABLE], next(iter(secrets), None)]
+    folder, _, file = str(variables.get(CA_VARIABLE)).rpartition("/")
+    return [*store, file.removesuffix(".crt")] if folder == CA_FOLDER else store
+
+
+def size_of(claim: Object | None) -> str:
+    """Return the size that the claim asks for; empty without a claim."""
+    requests = (((claim or {}).get("spec") or {}).get("resources") or {}).get("requests") or {}
+    return str(requests.get("storage", ""))
+
+
+def class_of(claim: Object | None) -> str:
+    """Return the class of the claim; empty without a claim or if it has none yet."""
+    return ((claim or {}).get("spec") or {}).get("storageClassName") or ""
 
 
 # --- The situation ---

@@ -1,5 +1,11 @@
-"""Whether the trainer's pods still run, which of them ended through no fault of the trainer, and where they keep their
-checkpoints.
+"""Whether the trainer's pods still run, which of them failed through no fault of the trainer, and how many ends count
+as restarts or retries.
+
+Kubernetes starts a failed trainer again, after 10 s and then twice as long each time. `trainer_job` in children/pods.py
+gives the trainer's Job the limit of restarts and the policy that says which ends count; `restarts_of` reads the count.
+A trainer that ends with exit code 75, because its cluster failed it, is retried and does not count there. `job_outcome`
+in situation.py ends the job at these limits, and job/reconcile.py (`_why_another_trainer`) recreates the Job if
+Kubernetes would wait too long.
 
 Kubernetes marks a running pod of a lost node as not ready, deletes it minutes later, and keeps the object until the
 node is back or gone; until then its Job makes no other pod. Only pods are read, because nodes are not namespaced.
@@ -12,29 +18,29 @@ A kubelet refuses a pod that was bound to its node but cannot run there: OutOfcp
 UnexpectedAdmissionError. The pod fails before any of its containers has run. Kubernetes removes a pod for a drain, a
 preemption or a full node, and marks it with the condition DisruptionTarget. The trainer's Job ignores removed pods by
 its podFailurePolicy, but no policy can name refused pods, which have neither an exit code nor a condition:
-`restarts_of` and `trainer_outcome` in situation.py leave them out.
+`restarts_of`, and `trainer_outcome` in situation.py, leave them out.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
-from batchgrowth.spec import JobSpec
+from batchgrowth import names
+from batchgrowth.contract.status import MOST_LINGERED, RetriesStatus
+from batchgrowth.errors import ClusterError
 
 from batchgrowth_operator.seen.observed import (
-    CLAIM,
     TRAINER,
     Clock,
     Object,
     Observed,
-    Ref,
+    annotations_of,
     condition_of,
     endings_of,
     is_owned_by,
     is_terminating,
+    number_in,
     seconds_since,
     seconds_until,
 )
-from batchgrowth_operator.settings import Defaults
 
 # --- Pods that a node refused, or that Kubernetes removed ---
 
@@ -106,6 +112,70 @@ def _reasoned(reason: str | None, message: str | None) -> str:
 
 def _disruption(pod: Object) -> Object | None:
     return condition_of(pod, "DisruptionTarget", "True")
+
+
+# --- Restarts and retries ---
+
+MOST_FRUITLESS_RETRIES = 10
+"""Restarts after exit code 75 without a further update, after which the job has failed."""
+
+
+def restarts_of(seen: Observed) -> int:
+    """Return the number of the trainer's failures that count, including failures before its Job was recreated.
+
+    A pod that its node refused does not count, but it must still exist to be recognized. So of a Job that is being
+    deleted, only the failures before it count; the status has the others.
+    """
+    if seen.trainer is None:
+        return 0
+    if is_terminating(seen.trainer):
+        return restarts_before(seen.trainer)
+    failed = int((seen.trainer.get("status") or {}).get("failed", 0))
+    return restarts_before(seen.trainer) + max(0, failed - num_refused(seen))
+
+
+def restarts_before(job: Object) -> int:
+    """Return the number of the trainer's restarts before this Job was made."""
+    return number_in(annotations_of(job), names.RESTARTS_BEFORE) or 0
+
+
+def num_retries(seen: Observed, known: RetriesStatus) -> int:
+    """Return the number of trainer pods that ended with exit code 75; evicted pods do not count.
+
+    Kubernetes keeps these pods, except those that `known` names: another container outlived their trainer, or their Job
+    is recreated because nodes alone have failed it.
+    """
+    pods = seen.pods_of(TRAINER)
+    num = sum(map(_is_retried, pods))
+    if known.lingered:
+        kept = {pod["metadata"]["name"] for pod in pods}
+        num += sum(name not in kept for name in known.lingered)
+    return num
+
+
+def next_retries(
+    seen: Observed, known: RetriesStatus | None, update: int, lingering: Sequence[Object]
+) -> RetriesStatus:
+    """Return the point from which retries count, after `update` updates; a repeated update is not progress.
+
+    A training that ended with exit code 75 may be retried any number of times if it gets further, else
+    MOST_FRUITLESS_RETRIES times. The number of ended pods is the count, so it survives the operator and needs no clock.
+    """
+    previous = known or RetriesStatus()
+    deleted = seen.pods_of_job if has_failed_by_nodes_alone(seen) else lingering
+    names_of_deleted = [pod["metadata"]["name"] for pod in deleted if _is_retried(pod)]
+    if update > previous.update:
+        current = RetriesStatus(update=update, lingered=tuple(names_of_deleted[-MOST_LINGERED:]))
+        return current.model_copy(update={"before": num_retries(seen, current)})
+    lingered = tuple(dict.fromkeys([*previous.lingered, *names_of_deleted]))[-MOST_LINGERED:]
+    current = previous.model_copy(update={"lingered": lingered})
+    ended = num_retries(seen, current)  # a deleted Job's pods are gone
+    return current.model_copy(update={"before": min(previous.before, ended)})
+
+
+def _is_retried(pod: Object) -> bool:
+    """Return whether the trainer in the pod ended with exit code 75, and not because the pod was evicted."""
+    return not was_removed(pod) and any(ending["exitCode"] == ClusterError.exit_code for ending in endings_of(pod))
 
 
 # --- Pods that run, are lost or linger ---
@@ -245,88 +315,3 @@ def is_between_pods(seen: Observed) -> bool:
     if ends and not has_failed_by_nodes_alone(seen):
         return False  # it has ended, or is about to
     return all((pod.get("status") or {}).get("phase") == "Failed" for pod in seen.trainer_pods)
-
-
-# Where a job's checkpoints are kept: at the place in its spec, or else at the operator's default. A trainer that exists
-# keeps its storage, so a changed default affects only jobs that have no trainer yet.
-
-VOLUME = "checkpoints"
-"""The trainer's volume with its checkpoints."""
-STORE_VARIABLE = "BATCHGROWTH_CHECKPOINT_URI"
-"""The trainer's environment variable with the URI of the object store that keeps its checkpoints."""
-
-CA_VARIABLE = "BATCHGROWTH_CHECKPOINT_CA"
-"""The trainer's environment variable with the file of the CAs that it trusts for that store."""
-CA_FOLDER = "/etc/batchgrowth/store-ca"
-"""The folder of that file if the spec names the ConfigMap, after which the file is named."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Storage:
-    """The storage that outlives the trainer's pod."""
-
-    claim: str = ""
-    """The claim that the trainer mounts; empty if there is none."""
-    size: str = ""
-    """The size of the operator's own claim; empty if there is none."""
-    storage_class: str = ""
-    is_kept: bool = True
-    is_default: bool = False
-    """Whether the spec names no place."""
-    is_awaited: bool = False
-    """Whether the spec names a place for the next trainer: the one that runs has none, and would lose its training by
-    moving there."""
-
-
-NONE = Storage(is_kept=False)
-
-
-def storage_of(spec: JobSpec, seen: Observed, defaults: Defaults, clock: Clock) -> Storage:
-    """Return where the job's checkpoints are kept."""
-    own = seen.names.checkpoints
-    has_none = False
-    if seen.trainer is not None:
-        pod = seen.trainer["spec"]["template"]["spec"]
-        mounts = any(v["name"] == VOLUME and "persistentVolumeClaim" in v for v in pod.get("volumes") or ())
-        has_none = not mounts and not any(map(store_of, pod["containers"]))
-    volume = spec.checkpoint.volume
-    has_place = volume is not None or spec.checkpoint.uri is not None
-    # Before the places in the spec: a trainer that runs without one would lose its training by moving there.
-    if has_none and has_place and is_running(seen, kept=False, clock=clock):
-        return Storage(is_kept=False, is_awaited=True)
-    if spec.checkpoint.uri is not None:
-        return Storage()
-    if volume is not None and volume.claim_name is not None:
-        return Storage(claim=volume.claim_name)
-    if volume is not None:
-        return Storage(claim=own, size=volume.size or "", storage_class=volume.storage_class_name or "")
-    if has_none:
-        return NONE
-    size = size_of(seen.children.get(Ref(CLAIM, own))) or defaults.checkpoint_size
-    if not size:
-        return NONE
-    return Storage(claim=own, size=size, is_default=True)
-
-
-def store_of(container: Object) -> list[str | None]:
-    """Return the object store that this trainer container uses, its Secret, and the ConfigMap with its CAs if the spec
-    names one; empty if there is no store.
-    """
-    variables = {entry["name"]: entry.get("value") for entry in container.get("env") or ()}
-    if STORE_VARIABLE not in variables:
-        return []
-    secrets = [source["secretRef"]["name"] for source in container.get("envFrom") or () if "secretRef" in source]
-    store = [variables[STORE_VARIABLE], next(iter(secrets), None)]
-    folder, _, file = str(variables.get(CA_VARIABLE)).rpartition("/")
-    return [*store, file.removesuffix(".crt")] if folder == CA_FOLDER else store
-
-
-def size_of(claim: Object | None) -> str:
-    """Return the size that the claim asks for; empty without a claim."""
-    requests = (((claim or {}).get("spec") or {}).get("resources") or {}).get("requests") or {}
-    return str(requests.get("storage", ""))
-
-
-def class_of(claim: Object | None) -> str:
-    """Return the class of the claim; empty without a claim or if it has none yet."""
-    return ((claim or {}).get("spec") or {}).get("storageClassName") or ""

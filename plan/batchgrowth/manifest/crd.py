@@ -1,8 +1,11 @@
 """The CustomResourceDefinition, generated from the models of spec and status.
 
-The CEL here compares a job with what it was; the other rules are the `rules` of the models in spec/, which
-`rules_in_schema` in schema.py adds. An unknown field has no message here: the API server refuses it by itself if the
-client asks for strict validation, as kubectl does. `batchgrowth check` names the field that was meant (faults.py).
+The CEL here compares a job with what it was, so that the API server refuses to change what decides the results of a job
+that has started (`_immutable`); whether spec.epochs may grow is for the operator to say (`_check_longer` in
+seen/situation.py). The other rules are the `rules` of the models in spec/, which `rules_in_schema` in schema.py adds.
+
+An unknown field has no message here: the API server refuses it by itself if the client asks for strict validation, as
+kubectl does. `batchgrowth check` names the field that was meant (faults.py).
 """
 
 import json

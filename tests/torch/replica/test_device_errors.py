@@ -8,7 +8,7 @@ import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth_trainer.replica.flat import FlatBuffers
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.reproducible import untouched_randomness
+from batchgrowth_trainer.replica.seeds import untouched_randomness
 from batchgrowth_trainer.training import Options, train
 from batchgrowth_trainer.user_errors import DeviceFault, reported_as_device_fault
 from torch import nn

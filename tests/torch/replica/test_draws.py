@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from batchgrowth_trainer.replica.data import example_order
-from batchgrowth_trainer.replica.reproducible import draw_seed, seed_generators
+from batchgrowth_trainer.replica.seeds import draw_seed, seed_generators
 from hypothesis import given
 from hypothesis import strategies as st
 

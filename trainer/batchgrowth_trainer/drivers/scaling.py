@@ -2,6 +2,8 @@
 
 Workers are requested ahead of the milestone that needs them, by the measured time that a worker takes to become ready;
 training goes on with those that are ready. While there is none, the run says what it waits for (`_report_wait`).
+
+How long a resize stopped the training is measured by the workers (`PauseClock` in worker/member.py).
 """
 
 import logging

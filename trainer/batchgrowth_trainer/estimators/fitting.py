@@ -36,7 +36,8 @@ from batchgrowth_trainer.record.output import WEIGHTS_FILE, OutputFolder
 from batchgrowth_trainer.record.snapshot import Snapshot
 from batchgrowth_trainer.record.storage import CHECKPOINTS
 from batchgrowth_trainer.replica.flat import modules_of
-from batchgrowth_trainer.replica.reproducible import ALONE, untouched_randomness
+from batchgrowth_trainer.replica.reproducible import ALONE
+from batchgrowth_trainer.replica.seeds import untouched_randomness
 from batchgrowth_trainer.replica.state_dict import load_exported
 from batchgrowth_trainer.sinks.display import NotebookDisplay, make_display
 from batchgrowth_trainer.sinks.events import Event, Note, Sink, Sinks

@@ -1,7 +1,8 @@
 """Gradients in fewer bits: exchange.compression rounds the sum at every node of the tree, and the rounded sums are sent
 without loss.
 
-So the total has the same bits for any number of workers, and for one process that sends nothing.
+So the total has the same bits for any number of workers, and for one process that sends nothing. `Reduction` in
+all_reduce.py packs and unpacks what it sends.
 """
 
 import math

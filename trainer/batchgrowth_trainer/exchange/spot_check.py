@@ -23,7 +23,7 @@ from batchgrowth_trainer.exchange.strategy import Setting
 from batchgrowth_trainer.replica.flat import Partial
 from batchgrowth_trainer.replica.later import look_back
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.reproducible import draw_seed
+from batchgrowth_trainer.replica.seeds import draw_seed
 from batchgrowth_trainer.user_errors import seen_at
 
 # --- Who is wrong if answers differ ---

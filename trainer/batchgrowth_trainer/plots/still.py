@@ -1,4 +1,7 @@
-"""Draws a figure as a PNG, an SVG or a PDF, with a row per panel and a column per x axis (epochs, updates, seconds)."""
+"""Draws a figure as a PNG, an SVG or a PDF, with a row per panel and a column per x axis (epochs, updates, seconds).
+
+`plot_runs` in __init__.py calls it at the end of a run, and interactive.py for the page.
+"""
 
 from collections.abc import Sequence
 from io import BytesIO

@@ -21,7 +21,7 @@ from torch.utils.data import TensorDataset
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from batchgrowth_trainer.record.storage import may_pass
-from batchgrowth_trainer.replica.reproducible import draw_seed, generator_states, reading_seed, seed_generators
+from batchgrowth_trainer.replica.seeds import draw_seed, generator_states, reading_seed, seed_generators
 from batchgrowth_trainer.user_errors import (
     ReadFault,
     advice_for,

@@ -1,4 +1,8 @@
-"""The mean loss and metrics over the test sets, in eval mode; the same numbers for any number of members."""
+"""The mean loss and metrics over the test sets, in eval mode; the same numbers for any number of members.
+
+When an evaluation is due is decided in batchgrowth/evaluations.py, which worker/member.py and drivers/ ask after each
+update.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +23,8 @@ from batchgrowth_trainer.replica.data import Request, to_device
 from batchgrowth_trainer.replica.flat import named_parameters
 from batchgrowth_trainer.replica.python_state import Change, PythonState, is_alike
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.reproducible import autocast, draw_seed, seed_generators
+from batchgrowth_trainer.replica.reproducible import autocast
+from batchgrowth_trainer.replica.seeds import draw_seed, seed_generators
 from batchgrowth_trainer.replica.state_dict import exported
 from batchgrowth_trainer.user_errors import reported_as_workload_error, seen_at
 from batchgrowth_trainer.workload import checked, predict

@@ -55,7 +55,8 @@ from batchgrowth_trainer.replica.optimizers import (
     optimizer_of,
     spared,
 )
-from batchgrowth_trainer.replica.reproducible import Compiled, autocast, draw_seed, seed_generators
+from batchgrowth_trainer.replica.reproducible import Compiled, autocast
+from batchgrowth_trainer.replica.seeds import draw_seed, seed_generators
 from batchgrowth_trainer.replica.state_dict import exported
 from batchgrowth_trainer.replica.torch_optimizer import TorchOptimizer
 from batchgrowth_trainer.user_errors import FAULTS, DeviceFault, gradient_lost, not_finite, workload_error

@@ -1,31 +1,32 @@
-"""What makes a replica's results reproducible: device, precision, compiled code, process settings, and seeds.
+"""What in a process decides the bits of a replica's results: device, precision, settings and compiled code.
 
-Each random number is a pure function of the job's seed and the purpose of the draw. The number of workers is not an
-argument, so no draw can depend on it.
+Its seeds are in seeds.py.
 """
 
 import ctypes
-import hashlib
 import os
-import random
 import shutil
 import stat
-import struct
 import sysconfig
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from batchgrowth.contract.environment import ARENAS, MMAPPED_CHUNKS, TRIM_THRESHOLD_BYTES
 from batchgrowth.errors import WorkloadError
 from batchgrowth.spec import JobSpec
 
 from batchgrowth_trainer.user_errors import DeviceFault
+
+ALONE = threading.RLock()
+"""Held by a thread while it uses the modules, threads and generators of the process as a run needs them.
+
+A run that trains in this process holds it until its end, so that another run, or a model that is loaded, waits.
+"""
 
 # The parameters of mallopt(3).
 _M_TRIM_THRESHOLD = -1
@@ -162,66 +163,3 @@ def _lacking(device: torch.device) -> str:
         return "a C++ compiler (g++; CXX names another)"
     header = Path(sysconfig.get_path("include")) / "Python.h"
     return "" if header.exists() else f"Python's headers (python3-dev; {header})"
-
-
-# --- Seeds and generators ---
-
-_MASK_31 = (1 << 31) - 1
-ALONE = threading.RLock()
-"""Held by a thread while it uses the modules, threads and generators of the process as a run needs them.
-
-A run that trains in this process holds it until its end, so that another run, or a model that is loaded, waits.
-"""
-
-
-def draw_seed(seed: int, purpose: str, *parts: int) -> int:
-    """Return a 63-bit seed for one purpose; the same on every machine.
-
-    The dropout and the augmentation of a shard draw from ("shard", update, shard).
-    """
-    key = struct.pack(f"<{len(parts) + 1}q", seed, *parts) + purpose.encode()
-    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") >> 1
-
-
-def seed_generators(value: int) -> None:
-    """Seed the global generators of torch, numpy and Python, which users' code draws from."""
-    torch.default_generator.manual_seed(value)  # torch.manual_seed records its caller, which takes 60 us
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.manual_seed_all(value)
-    np.random.seed(value & _MASK_31)
-    random.seed(value)
-
-
-def generator_states() -> Callable[[], None]:
-    """Return a function that restores the global generators' present states."""
-    torch_state = torch.get_rng_state()
-    numpy_state = np.random.get_state()
-    python_state = random.getstate()
-    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    cuda_states = torch.cuda.get_rng_state_all() if used else []
-
-    def restore() -> None:
-        torch.set_rng_state(torch_state)
-        with suppress(torch.AcceleratorError):  # of a GPU that has failed, whose own error is on its way
-            torch.cuda.set_rng_state_all(cuda_states)
-        np.random.set_state(numpy_state)
-        random.setstate(python_state)
-
-    return restore
-
-
-@contextmanager
-def untouched_randomness() -> Iterator[None]:
-    """Restore the global generators' states after the block."""
-    with ALONE:
-        restore = generator_states()
-    try:
-        yield
-    finally:
-        with ALONE:
-            restore()
-
-
-def reading_seed(seed: int, update: int, shard: int) -> int:
-    """Return the seed for reading the examples of one shard; another process may read them."""
-    return draw_seed(seed, "reading", update, shard)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from batchgrowth_trainer.record.snapshot import UNSTEPPED
 from batchgrowth_trainer.replica.flat import FlatParameters
 from batchgrowth_trainer.replica.python_state import LARGEST_BYTES, Change, PythonState
-from batchgrowth_trainer.replica.reproducible import draw_seed, seed_generators, untouched_randomness
+from batchgrowth_trainer.replica.seeds import draw_seed, seed_generators, untouched_randomness
 from batchgrowth_trainer.user_code import find_function
 from batchgrowth_trainer.user_errors import reported_as_workload_error, seen_at
 

@@ -38,7 +38,7 @@ from batchgrowth_trainer.replica.flat import named_parameters
 from batchgrowth_trainer.replica.loaders import Loaders
 from batchgrowth_trainer.replica.python_state import MISSING, Change, PythonState, is_alike
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.reproducible import draw_seed, seed_generators, untouched_randomness
+from batchgrowth_trainer.replica.seeds import draw_seed, seed_generators, untouched_randomness
 from batchgrowth_trainer.replica.strays import Leaves, Parameters, check_hooks, check_leaves
 from batchgrowth_trainer.user_errors import (
     FAULTS,

@@ -7,7 +7,7 @@ from batchgrowth import names
 from batchgrowth.errors import ClusterError, Interrupted, StorageError
 from batchgrowth_operator.job.reconcile import SHORTEST_LIFE_SECONDS
 from batchgrowth_operator.seen.observed import Ref, ref_of, timestamp
-from batchgrowth_operator.seen.situation import MOST_FRUITLESS_RETRIES
+from batchgrowth_operator.seen.trainer_pods import MOST_FRUITLESS_RETRIES
 
 
 def ends(world: Any, times: int, code: int = ClusterError.exit_code, text: str = "", **status: Any) -> Any:

@@ -7,8 +7,7 @@ import pytest
 from batchgrowth import names
 from batchgrowth.errors import ClusterError, DataError
 from batchgrowth_operator.seen.observed import timestamp
-from batchgrowth_operator.seen.situation import MOST_FRUITLESS_RETRIES
-from batchgrowth_operator.seen.trainer_pods import LINGERS_AFTER_SECONDS
+from batchgrowth_operator.seen.trainer_pods import LINGERS_AFTER_SECONDS, MOST_FRUITLESS_RETRIES
 
 pytestmark = pytest.mark.fault("O29")
 RUNNING = {"running": {"startedAt": "2026-11-20T09:00:00Z"}}

@@ -12,7 +12,7 @@ from batchgrowth.spec import KIND
 from batchgrowth_operator.api.client import Refused, ServerClock
 from batchgrowth_operator.children.drift import is_smaller
 from batchgrowth_operator.seen.observed import Ref, labels_of, ref_of, timestamp
-from batchgrowth_operator.seen.trainer_pods import size_of
+from batchgrowth_operator.seen.situation import size_of
 
 NAMESPACE = "default"
 START = datetime(2026, 11, 20, 10, tzinfo=UTC)
