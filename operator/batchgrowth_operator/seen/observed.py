@@ -1,4 +1,4 @@
-"""The observed state of one job: its manifest and stored status, its children and pods, and the time of the pass."""
+"""What was observed of one job: its manifest and status, its children and pods; and the clock of one pass."""
 
 from collections.abc import Container, Mapping
 from contextlib import suppress
