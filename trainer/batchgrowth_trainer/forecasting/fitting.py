@@ -267,8 +267,10 @@ def scales(cells: Sequence[Cell], seconds: Numbers) -> Numbers:
 
 
 def _solved(matrix: Numbers, seconds: Numbers, deviations: Numbers, weights: Numbers, prior: Numbers) -> Numbers:
-    """Return the non-negative constants that minimize the sum of squared errors, counted in deviations, plus the sum of
-    squared differences from the prior, each times its weight.
+    """Return the non-negative constants that fit the measured times best and do not depart far from the prior.
+
+    They minimize the sum of the squared errors, each divided by its deviation, and of the squared differences from the
+    prior, each times its weight.
     """
     scaled = matrix / deviations[:, None]
     gram = scaled.T @ scaled + np.diag(weights)
