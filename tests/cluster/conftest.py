@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import islice
 from pathlib import Path
 
@@ -43,6 +43,8 @@ QUIET, TURNS, OPERATOR, USERS, INSTALLATION = (
 """Locks: of every test, of this tier's tests, of those marked `operator`, of processes that use the cluster, and for
 setting it up.
 """
+USED = pytest.StashKey[bool]()
+"""Whether a test of this process has used this machine's cluster."""
 STARTED_BY_TESTS = "started-by-tests"
 """A file in the cluster's folder."""
 
@@ -79,10 +81,14 @@ def waits(item: pytest.Item) -> bool:
 
 def place(item: pytest.Item) -> int:
     """Return when a test starts: those with time limits of their own first, which are the longest, and `quiet` last."""
-    if not is_here(item) or item.get_closest_marker("timeout"):
+    if not is_here(item):
         return 0
-    waiting = (name for name in ("quiet", "alone", "operator") if item.get_closest_marker(name))
-    return {"quiet": 4, "alone": 3, "operator": 2}.get(next(waiting, ""), 1)
+    if item.get_closest_marker("quiet"):
+        return 4
+    if item.get_closest_marker("timeout"):
+        return 0
+    waiting = (name for name in ("alone", "operator") if item.get_closest_marker(name))
+    return {"alone": 3, "operator": 2}.get(next(waiting, ""), 1)
 
 
 def dealt(here: list[pytest.Item], others: list[pytest.Item], processes: int) -> list[pytest.Item]:
@@ -150,14 +156,24 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Wait for the test's turn; its time limit begins afterwards."""
+    """Wait for the test's turn, and start the cluster for the first test; the time limit begins afterwards."""
     with ExitStack() as turn:
         if is_here(item):
             turn.enter_context(alone(TURNS) if item.get_closest_marker("alone") else together(TURNS))
             if item.get_closest_marker("operator"):
                 turn.enter_context(alone(OPERATOR))
         turn.enter_context(alone(QUIET) if item.get_closest_marker("quiet") else together(QUIET))
+        if is_here(item) and needs_start(item):
+            item.session.stash[USED] = True
+            with suppress(AssertionError), together(USERS):  # the setup tries again and tells why
+                start(item.config.getoption("--family"))
         return (yield)
+
+
+def needs_start(item: pytest.Item) -> bool:
+    """Whether the test is this process's first that uses this machine's cluster."""
+    uses = "real_cluster" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("skip")
+    return uses and not os.environ.get(KUBECONFIG) and not item.session.stash.get(USED, False)
 
 
 @pytest.fixture(scope="session")
@@ -170,17 +186,13 @@ def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
 @pytest.fixture(scope="session")
 def real_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """The user's cluster, or this machine's; if tests started that, the last process to use it takes it down."""
-    family = request.config.getoption("--family")
     if users := users_cluster():
         yield users
         return
     cluster = local_cluster()
     mark = cluster.folder / STARTED_BY_TESTS
     with together(USERS):
-        with alone(INSTALLATION):
-            if not cluster.is_up():
-                command("up", f"--fake-nodes={FAKE_NODES}", f"--gpus={GPUS}", f"--family={family}")
-                mark.touch()
+        start(request.config.getoption("--family"))
         yield cluster
     try:
         with alone(USERS, wait=False):
@@ -188,6 +200,15 @@ def real_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
                 command("down")
     except BlockingIOError:
         return  # another process still has tests to run
+
+
+def start(family: str) -> None:
+    """Start this machine's cluster, unless it runs."""
+    cluster = local_cluster()
+    with alone(INSTALLATION):
+        if not cluster.is_up():
+            command("up", f"--fake-nodes={FAKE_NODES}", f"--gpus={GPUS}", f"--family={family}")
+            (cluster.folder / STARTED_BY_TESTS).touch()
 
 
 def command(*words: str) -> None:

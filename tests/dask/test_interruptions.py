@@ -71,7 +71,9 @@ def weights(run: Any) -> str:
 
 def gone(run: Any) -> None:
     """Every process of the run has ended."""
-    _, alive = psutil.wait_procs(run.others, timeout=20)
+    _, left = psutil.wait_procs(run.others, timeout=20)
+    # One whose new parent has not asked for its exit code yet is left as a zombie, and has ended.
+    alive = [process for process in left if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
     assert [process.cmdline() for process in alive] == []
 
 
