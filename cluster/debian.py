@@ -20,9 +20,9 @@ NODE = {
 }
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 """The keys by which mmdebstrap checks Debian's packages; on Ubuntu no package that it needs brings them."""
+IMAGES = {"buildah": "buildah", "mmdebstrap": "mmdebstrap", KEYRING: "debian-archive-keyring"}
 LOCKED_SECONDS = 600
 """How long to wait for another program that installs packages."""
-IMAGES = {"buildah": "buildah", "mmdebstrap": "mmdebstrap", KEYRING: "debian-archive-keyring"}
 
 
 def program(name: str) -> Path:

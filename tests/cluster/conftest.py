@@ -163,17 +163,19 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
             if item.get_closest_marker("operator"):
                 turn.enter_context(alone(OPERATOR))
         turn.enter_context(alone(QUIET) if item.get_closest_marker("quiet") else together(QUIET))
-        if is_here(item) and needs_start(item):
-            item.session.stash[USED] = True
-            with suppress(AssertionError), together(USERS):  # the setup tries again and tells why
-                start(item.config.getoption("--family"))
+        if is_here(item) and not os.environ.get(KUBECONFIG):
+            start_for(item)
         return (yield)
 
 
-def needs_start(item: pytest.Item) -> bool:
-    """Whether the test is this process's first that uses this machine's cluster."""
+def start_for(item: pytest.Item) -> None:
+    """Start this machine's cluster if the test is the first of this process that uses it."""
     uses = "real_cluster" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("skip")
-    return uses and not os.environ.get(KUBECONFIG) and not item.session.stash.get(USED, False)
+    if not uses or USED in item.session.stash:
+        return
+    item.session.stash[USED] = True
+    with suppress(AssertionError), together(USERS):  # the setup tries again and tells why
+        start(item.config.getoption("--family"))
 
 
 @pytest.fixture(scope="session")

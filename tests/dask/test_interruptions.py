@@ -16,6 +16,7 @@ import pytest
 import yaml
 from batchgrowth.errors import Interrupted
 from batchgrowth_trainer.record.output import JOURNAL_FILE
+from processes import still_running
 
 ROOT = Path(__file__).parents[2]
 USER_CODE = Path(__file__).parent / "user_code"
@@ -71,10 +72,7 @@ def weights(run: Any) -> str:
 
 def gone(run: Any) -> None:
     """Every process of the run has ended."""
-    _, left = psutil.wait_procs(run.others, timeout=20)
-    # One whose new parent has not asked for its exit code yet is left as a zombie, and has ended.
-    alive = [process for process in left if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
-    assert [process.cmdline() for process in alive] == []
+    assert [process.cmdline() for process in still_running(run.others, seconds=20)] == []
 
 
 def saved(run: Any) -> list[Path]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from processes import still_running
 
 from bench.emulator import MTU, Link, Switch
 from bench.hosts import Hosts, why_not
@@ -243,7 +244,7 @@ def test_nothing_outlives_a_process_that_is_killed() -> None:
         assert len(processes) == 2
         holder.kill()
         holder.wait(timeout=30)
-    _, alive = psutil.wait_procs(processes, timeout=30)
+    alive = still_running(processes, seconds=30)
     for process in alive:
         process.kill()
     assert alive == []

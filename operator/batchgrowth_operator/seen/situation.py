@@ -236,8 +236,8 @@ def _last_termination(seen: Observed) -> tuple[int | None, str, str]:
 
 # --- Where a job's checkpoints are kept ---
 
-# At the place in its spec, or else at the operator's default. A trainer that exists
-# keeps its storage, so a changed default affects only jobs that have no trainer yet.
+# At the place in its spec, or else at the operator's default. A trainer that exists keeps its storage, so a changed
+# default affects only jobs that have no trainer yet.
 
 VOLUME = "checkpoints"
 """The trainer's volume with its checkpoints."""
