@@ -21,7 +21,7 @@ from torch import Tensor
 from batchgrowth_trainer.exchange.compression import Coding, compression_in
 from batchgrowth_trainer.exchange.connections import Grid
 from batchgrowth_trainer.exchange.group import Group, PeerLost
-from batchgrowth_trainer.exchange.strategy import Round, Setting
+from batchgrowth_trainer.exchange.strategy import NO_FIGURES, Round, Setting
 from batchgrowth_trainer.exchange.streaming import Stream, stream_of
 from batchgrowth_trainer.replica.data import run_of
 from batchgrowth_trainer.replica.decisions import Stopwatch
@@ -371,13 +371,16 @@ class AllReduce:
         now = time.perf_counter()
         if self._stopwatch:
             self._stopwatch.lap(step, group.size, now - began)
+        figures = NO_FIGURES
+        if self._compression is not None:
+            figures = ExchangeFigures(compression_error=self._compression.error)
         return Round(
             done=((step, committed),),
             stop=committed.stop,
             compute_seconds=computed - began + now - exchanged,
             exchange_seconds=exchanged - computed - waited,
             wait_seconds=waited,
-            figures=ExchangeFigures(compression_error=self._compression.error if self._compression else None),
+            figures=figures,
         )
 
     def _write_timing(self, partials: Sequence[Partial]) -> None:

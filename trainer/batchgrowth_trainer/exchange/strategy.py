@@ -5,7 +5,7 @@ An exchange of another Python distribution is tried before the first update: a r
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Protocol
 
@@ -22,6 +22,9 @@ from batchgrowth_trainer.replica.python_state import PythonState
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.user_errors import reported_as_workload_error, seen_at
 
+NO_FIGURES = ExchangeFigures()
+"""The figures of an exchange that has none, which is most of them: members do not add these up."""
+
 
 @dataclass(frozen=True, slots=True)
 class Round:
@@ -35,7 +38,7 @@ class Round:
     compute_seconds: float
     exchange_seconds: float
     wait_seconds: float
-    figures: ExchangeFigures = field(default_factory=ExchangeFigures)
+    figures: ExchangeFigures = NO_FIGURES
 
 
 @dataclass(frozen=True, slots=True)

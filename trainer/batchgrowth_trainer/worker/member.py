@@ -28,7 +28,7 @@ from batchgrowth_trainer.exchange.all_reduce import Reduction
 from batchgrowth_trainer.exchange.connections import Encryption, Listener
 from batchgrowth_trainer.exchange.group import Group, PeerLost, form_group, spread_state, swap_with_all
 from batchgrowth_trainer.exchange.spot_check import Answer, Finding, Found, SpotCheck, answers_of
-from batchgrowth_trainer.exchange.strategy import Round, Setting, strategy_of
+from batchgrowth_trainer.exchange.strategy import NO_FIGURES, Round, Setting, strategy_of
 from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.record.snapshot import PackedTensor, Snapshot, unpack
 from batchgrowth_trainer.replica.data import run_of
@@ -382,7 +382,7 @@ class _MemberGeneration:
             made = self._strategy.round(self._stop_requested)
             self._add_rows(made)
             self._member.pause_clock.start(replica.position.update)
-            if self._is_reporter:
+            if self._is_reporter and made.figures is not NO_FIGURES:
                 self._figures.append(made.figures)
             # Also at the end: a worker that leaves, or the last one to hold the weights, is checked before.
             is_last = made.stop or self._is_at_end()
