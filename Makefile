@@ -72,15 +72,13 @@ test: $(INSTALLED) ## the tiers pure and torch, and a sample of chart and dask: 
 	$(BIN)/pytest $(TOGETHER) 2 -m "not long" tests/pure --ignore tests/pure/operator/machine $(if $(filter true,$(CI)),$(COVERAGE))
 	$(BIN)/pytest $(TOGETHER) 4 -m "smoke and not long" tests/torch $(PARTLY)
 
-# What is marked `quiet` runs first, by itself: among others it would wait until all of them happen to be between two tests.
 # Pods wait more than they compute, so the other tiers run beside them; tests/cluster/conftest.py deals the tests.
 test-all: built ## what `make test` leaves out, and API server and cluster, as far as this machine can; skips say why
-	$(BIN)/pytest -m "quiet and not long" tests/cluster
-	$(BIN)/pytest $(TOGETHER) 4 -m "not smoke and not long and not quiet" tests/gpu tests/cluster $(PARTLY) tests/apiserver
+	$(BIN)/pytest $(TOGETHER) 4 -m "not smoke and not long" tests/gpu tests/cluster $(PARTLY) tests/apiserver
 
 test-long: built ## the longest tests: more faults, more combinations (hours)
-	$(BIN)/pytest $(TOGETHER) 4 -m "long and not crowd and not quiet" tests
-	$(BIN)/pytest -m "long and (crowd or quiet)" tests/dask tests/cluster
+	$(BIN)/pytest $(TOGETHER) 4 -m "long and not crowd" tests
+	$(BIN)/pytest -m crowd tests/dask
 	$(BIN)/pytest $(TOGETHER) 3 -m "not long" --family IPv6 tests/cluster
 
 test-pure: $(INSTALLED) ## the plan and the operator's decisions alone

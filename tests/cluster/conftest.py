@@ -96,19 +96,21 @@ def dealt(here: list[pytest.Item], others: list[pytest.Item], processes: int) ->
 
     Pods mostly compute at their start and wait otherwise, so tests of other tiers use the processors meanwhile.
     The first process gets this tier's tests that wait for each other: a process that waits runs no test.
-    Each of the other processes starts with its share of the rest of this tier. Each then has its share of the other
-    tiers' tests with time limits of their own, which are the longest: at the end, one process would run them alone.
+    Each of the other processes starts with its share of the rest of this tier.
+    Tests that are marked `quiet` come at the end of the first process, when the others have few tests left. Earlier,
+    they would wait until all others happen to be between two tests.
     """
     free = [item for item in here if not waits(item)]
-    piles = [list(filter(waits, here)), *(free[first :: processes - 1] for first in range(processes - 1))]
-    longest = [item for item in others if item.get_closest_marker("timeout")]
-    left = iter([item for item in others if not item.get_closest_marker("timeout")])
-    tests = len(here) + len(others)
+    quiet = [item for item in here if item.get_closest_marker("quiet")]
+    waiting = [item for item in here if waits(item) and item not in quiet]
+    piles = [waiting, *(free[first :: processes - 1] for first in range(processes - 1))]
+    left, tests = iter(others), len(here) + len(others)
     for number, pile in enumerate(piles):
+        last = [] if number else quiet
         size = tests // (processes - number)
         tests -= size
-        pile += longest[number::processes]
-        pile += islice(left, max(0, size - len(pile)))
+        pile += islice(left, max(0, size - len(pile) - len(last)))
+        pile += last
     return [item for pile in piles for item in pile]
 
 

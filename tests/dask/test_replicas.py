@@ -22,7 +22,6 @@ sys.path.append(USER_CODE)
 
 
 @pytest.mark.sampled(3)  # of the exchanges, those that the sample of the next test lacks
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.smoke) if name == "LocalSGD" else name for name in REPEATABLE[::-1]]
 )
