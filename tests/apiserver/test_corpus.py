@@ -46,20 +46,20 @@ def test_refused(refused: dict[str, str], name: str) -> None:
     assert name in refused
 
 
-def beside_policies(stderr: str) -> list[str]:
-    """The lines without the warnings of the chart's policies, which tests of other files put in force on the server."""
+def without_policy_warnings(stderr: str) -> list[str]:
+    """The other lines: tests of other files put the chart's policies in force on the same server."""
     return [line for line in stderr.splitlines() if "ValidatingAdmissionPolicy" not in line]
 
 
 def test_an_unquoted_date_is_text(apiserver: ApiServer) -> None:
     path = CORPUS / "good" / "arguments-a-date.yaml"
     got = apiserver.kubectl("apply", "--dry-run=server", "-o", "jsonpath={.spec.workload.arguments.since}", "-f", path)
-    assert (got.stdout, beside_policies(got.stderr)) == ("2026-01-01", [])
+    assert (got.stdout, without_policy_warnings(got.stderr)) == ("2026-01-01", [])
 
 
 @pytest.mark.parametrize("folder", ["tests/corpus/good", "examples"])
 def test_good_ones_are_accepted(apiserver: ApiServer, folder: str) -> None:
     paths = sorted((ROOT / folder).rglob("*.yaml"))
     applied = apiserver.kubectl("apply", "--dry-run=server", "-R", "-f", ROOT / folder)
-    assert (applied.returncode, beside_policies(applied.stderr)) == (0, [])
+    assert (applied.returncode, without_policy_warnings(applied.stderr)) == (0, [])
     assert len(paths) == applied.stdout.count("created (server dry run)") > 0

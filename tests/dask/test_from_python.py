@@ -221,11 +221,10 @@ def test_the_notebook_of_an_estimator_scales_its_cluster_and_has_the_weights_of_
     assert "'batch_size': GeoDamp(initial=64, delay=2, factor=2)" in parameters[0].data["text/plain"]
     epochs = [line.split() for line in table[-1].data["text/plain"].splitlines()[1:]]
     assert [line[2] for line in epochs] == ["64"] * 2 + ["128"] * 2 + ["256"] * 2 + ["512"] * 4
-    workers, wanted = [int(line[3]) for line in epochs], [1] * 4 + [2] * 2 + [3] * 4
-    assert workers == sorted(workers)
-    assert workers[-1] == 3
-    # On a busy machine a worker comes an epoch later, but none comes sooner.
-    assert all(there <= most for there, most in zip(workers, wanted, strict=True))
+    workers = [int(line[3]) for line in epochs]
+    on_time = [1] * 4 + [2] * 2 + [3] * 4
+    an_epoch_late = [1, *on_time[:-1]]  # as on a busy machine
+    assert all(least <= there <= most for least, there, most in zip(an_epoch_late, workers, on_time, strict=True))
     assert float(epochs[-1][4]) > 0.95
     assert "image/png" in plot[-1].data
     assert equal[-1].data["text/plain"] == "True"
