@@ -41,6 +41,31 @@ def test_every_kind_of_data_set_gives_the_same_batch(dataset: Any) -> None:
     assert torch.equal(torch.tensor([4, 0, 5]), target)
 
 
+LAYOUTS = {
+    "contiguous": torch.arange(96.0).view(4, 3, 2, 4),
+    "channels last": torch.arange(96.0).view(4, 3, 2, 4).to(memory_format=torch.channels_last),
+    "permuted": torch.arange(96.0).view(2, 4, 3, 4).permute(3, 1, 0, 2),
+    "gray, channels last": torch.arange(64.0).as_strided((4, 1, 4, 4), (16, 1, 4, 1)),
+    "of 1 x 1, channels last": torch.arange(12.0).as_strided((4, 3, 1, 1), (3, 1, 3, 3)),
+    "expanded": torch.arange(4.0)[:, None].expand(4, 3),
+    "every second": torch.arange(8.0)[::2],
+    "complex": torch.arange(4.0).to(torch.complex64),
+    "empty": torch.zeros(4, 0, 2),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_tensor_is_read_as_indexing_reads_it(layout: str) -> None:
+    tensor = LAYOUTS[layout]
+    indices = torch.tensor([2, 0, 3])
+
+    inputs, target = fetch(TensorDataset(tensor, tensor), indices)
+
+    for read in (inputs, target):
+        assert torch.equal(read, tensor[indices])
+        assert read.stride() == tensor[indices].stride()  # a convolution's bits may depend on it
+
+
 def test_many_examples_are_read_at_once_where_the_data_set_can() -> None:
     dataset = Batched()
     fetch(dataset, torch.arange(6))

@@ -236,7 +236,7 @@ def fetch(
     the items cannot be collated.
     """
     if type(dataset) is TensorDataset and collate is None:
-        return pair([tensor[indices] for tensor in dataset.tensors], name)
+        return pair([_at(tensor, indices) for tensor in dataset.tensors], name)
     many = getattr(dataset, "__getitems__", None)
     numbers = indices.tolist()
     of = f"of {type(dataset).__name__}", name
@@ -254,6 +254,28 @@ def fetch(
         items = [attempt(partial(_read, dataset.__getitem__, number, of, (number,))) for number in numbers]
     source = collate or getattr(dataset, "__getitem__", None)
     return pair(_collated(items, collate, source), name, source)
+
+
+def _at(tensor: Tensor, indices: Tensor) -> Tensor:
+    """Return `tensor[indices]`."""
+    # index_select takes half of the time or less. But it needs the indices on the tensor's device, and its result has
+    # the default memory format, and a convolution's bits may depend on the format.
+    if tensor.is_cpu and _is_in_order(tensor):
+        return tensor.index_select(0, indices)
+    return tensor[indices]
+
+
+def _is_in_order(tensor: Tensor) -> bool:
+    """Return whether the strides are those of a new tensor of this shape.
+
+    `is_contiguous` ignores axes of length 1, whose strides tell torch the memory format of a gray image.
+    """
+    elements = 1
+    for length, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if stride != elements:
+            return False
+        elements *= length
+    return True
 
 
 def pair(columns: Any, name: str, source: Any = None) -> tuple[Any, Any]:
