@@ -77,8 +77,8 @@ test-all: built ## what `make test` leaves out, and API server and cluster, as f
 	$(BIN)/pytest $(TOGETHER) 4 -m "not smoke and not long" tests/gpu tests/cluster $(PARTLY) tests/apiserver
 
 test-long: built ## the longest tests: more faults, more combinations (hours)
-	$(BIN)/pytest $(TOGETHER) 4 -m "long and not crowd" tests
-	$(BIN)/pytest -m crowd tests/dask
+	$(BIN)/pytest $(TOGETHER) 4 -m "long and not apart" tests
+	$(BIN)/pytest -m apart tests
 	$(BIN)/pytest $(TOGETHER) 3 -m "not long" --family IPv6 tests/cluster
 
 test-pure: $(INSTALLED) ## the plan and the operator's decisions alone

@@ -80,7 +80,7 @@ def test_minutes_of_chaos(job: Callable[..., RealJob], local_sha256: Local, volu
     assert len(chaos.struck) >= FEWEST_FAULTS, chaos.account()
 
 
-@pytest.mark.quiet  # three tests beside it left two processors so little that it trained half as fast
+@pytest.mark.apart  # three tests beside it left two processors so little that it trained half as fast
 @pytest.mark.fault("C01", "C04", "B18", "B19", "B27")
 @pytest.mark.long
 @pytest.mark.timeout(3 * 3600)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]  # a quick run has 16 cases and every resize
+# A quick run has 16 cases and every resize; with three tests beside it, it took more than half an hour.
+pytestmark = [pytest.mark.long, pytest.mark.apart, pytest.mark.timeout(1800)]
 ROOT = Path(__file__).parents[2]
 SYSTEMS = [
     "torch DDP",

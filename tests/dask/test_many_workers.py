@@ -10,7 +10,7 @@ from batchgrowth_trainer.training import Options, train
 CREWS = [
     pytest.param((5, 25, 40), id="40"),
     pytest.param((5, 25, 125), id="125", marks=pytest.mark.long),
-    pytest.param((4, 16, 64, 256), id="256", marks=[pytest.mark.long, pytest.mark.crowd]),  # takes 10 GB
+    pytest.param((4, 16, 64, 256), id="256", marks=[pytest.mark.long, pytest.mark.apart]),  # takes 10 GB
 ]
 """The numbers of workers after the first one, each the same multiple of the one before."""
 
