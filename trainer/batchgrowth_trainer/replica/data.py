@@ -260,12 +260,12 @@ def _at(tensor: Tensor, indices: Tensor) -> Tensor:
     """Return `tensor[indices]`."""
     # index_select takes half of the time or less. But it needs the indices on the tensor's device, and its result has
     # the default memory format, and a convolution's bits may depend on the format.
-    if tensor.is_cpu and _is_in_order(tensor):
+    if tensor.is_cpu and _has_default_strides(tensor):
         return tensor.index_select(0, indices)
     return tensor[indices]
 
 
-def _is_in_order(tensor: Tensor) -> bool:
+def _has_default_strides(tensor: Tensor) -> bool:
     """Return whether the strides are those of a new tensor of this shape.
 
     `is_contiguous` ignores axes of length 1, whose strides tell torch the memory format of a gray image.
