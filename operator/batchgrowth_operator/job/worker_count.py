@@ -91,10 +91,9 @@ def workforce(s: Situation) -> Workforce:
         before = min(previous.requested, s.spec.workers.maximum)
         requested = lead_time.requested(desired, upcoming, before, lead_seconds, bound, request_age)
         if s.update and bound != 0 and pace is None:
-            # When the next stage begins is unknown, so the workers that were requested for it stay.
-            following = s.expected.stages[s.stage.index + 1 : s.stage.index + 2]
-            nearest = max([desired, *(stage.workers for stage in following)])
-            requested = max(requested, min(before, nearest))
+            # When the later stages begin is unknown, so the workers that were requested for any of them stay.
+            most = max(stage.workers for stage in s.expected.stages[s.stage.index :])
+            requested = max(requested, min(before, most))
     elif s.cluster_policy is ClusterPolicy.KEEP and s.seen.workers is not None:
         requested = int(s.seen.workers["spec"].get("replicas", 0))
     requested_time = previous.requested_time

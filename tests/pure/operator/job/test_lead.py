@@ -64,3 +64,21 @@ def test_workers_on_a_virtual_node_are_timed_by_what_is_known(training_world: Ma
     world.wait(6).workers_ready().settle()
 
     assert (world.condition("Resizing"), world.status["workers"]["resizeSeconds"]) == (("False", "AtTarget"), "6.000")
+
+
+def test_workers_for_a_stage_after_the_next_stay_while_the_trainer_starts_again(training_world: MakeWorld) -> None:
+    """Quick updates bring two milestones within the lead time; a trainer that starts again has no pace yet."""
+    world = training_world()
+    world.report(245, seconds_per_update=0.05).workers_ready().settle()
+    workers = world.status["workers"]
+    assert (workers["desired"], workers["requested"]) == (1, 4)
+
+    world.trainer_runs(active=0, ready=0).wait(5).settle()
+    assert (world.status["workers"]["desired"], world.status["workers"]["requested"]) == (1, 4)
+
+    world.trainer_runs().report(245, start=1, seconds_per_update=None).wait(1).settle()
+    assert (world.status["workers"]["desired"], world.status["workers"]["requested"]) == (1, 4)
+
+    # At the new trainer's pace the milestone is far away.
+    world.report(246, start=1, seconds_per_update=10.0).wait(1).settle()
+    assert (world.status["workers"]["desired"], world.status["workers"]["requested"]) == (1, 1)
