@@ -74,8 +74,11 @@ def process_of(cluster: LocalCluster, pod: dict[str, Any]) -> psutil.Process:
 
 
 def inside_number(pid: int) -> int:
-    """Returns a process's id in the node's PID namespace, the second one listed."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    """Returns a process's id in the node's PID namespace, the second one listed; 0 if it has none or has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0  # one of another pod, which ended after the processes were listed
     numbers = next(line.split()[1:] for line in lines if line.startswith("NSpid:"))
     return int(numbers[1]) if len(numbers) > 1 else 0
 
